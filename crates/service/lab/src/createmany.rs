@@ -43,6 +43,8 @@ pub enum Operation {
     Mkdir,
     /// link(TARGET, name).
     Link,
+    /// unlink(name), of names that are there.
+    Unlink,
 }
 
 impl Operation {
@@ -54,6 +56,7 @@ impl Operation {
             Self::Mknod => "create",
             Self::Mkdir => "mkdir",
             Self::Link => "link",
+            Self::Unlink => "unlink",
         }
     }
 }
@@ -77,6 +80,8 @@ pub struct Job {
     pub renew_target: Option<u64>,
     /// Remove each object immediately, by the name that this format gives.
     pub unlink: Option<NameFormat>,
+    /// After each object, remove an older one; its number is larger than the object's by this.
+    pub unlink_at: Option<i64>,
     /// Give each object a second name.
     pub alias: Option<NameFormat>,
     /// After all are created, remove them in the same order, measured separately.
@@ -104,6 +109,7 @@ impl Job {
             target: b"target".to_vec(),
             renew_target: None,
             unlink: None,
+            unlink_at: None,
             alias: None,
             then_unlink: false,
             threads: 1,
@@ -401,6 +407,7 @@ impl<'a> Worker<'a> {
                 }
                 place.link(other, name)?;
             }
+            Operation::Unlink => place.unlink(name)?,
         }
         let number = job.start.wrapping_add(done as i64);
         if let Some(alias) = &job.alias {
@@ -409,6 +416,10 @@ impl<'a> Worker<'a> {
         }
         if let Some(unlink) = &job.unlink {
             unlink.write(number, other);
+            self.remove(place, other)?;
+        }
+        if let Some(distance) = job.unlink_at {
+            job.format.write(number.wrapping_add(distance), other);
             self.remove(place, other)?;
         }
         Ok(())

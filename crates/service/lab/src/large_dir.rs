@@ -38,12 +38,32 @@ const BYTES_PER_NAME: u64 = 64;
 const BYTES_BASE: u64 = 384 << 20;
 const DIR: &[u8] = b"large";
 /// About as many bytes of leaves belong to a name.
-const BYTES_OF_LEAF_PER_NAME: u64 = 32;
+pub const BYTES_OF_LEAF_PER_NAME: u64 = 32;
 /// The most names of a window on a disk, if memory does not suffice for the leaves: each name makes the disk
 /// seek, and the names become durable before the window ends.
 const NAMES_OF_SLOW_WINDOW: u64 = 1000;
 /// A window has at most this share of the names between two of them.
 const WINDOW_SHARE: u64 = 8;
+
+/// What becomes of the directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Course {
+    /// It grows.
+    #[default]
+    Grow,
+    /// It grows without windows, and then shrinks until it is empty, with windows.
+    Shrink,
+    /// It grows. In windows, an old name is removed after each new one.
+    Replace,
+}
+
+/// What a part does to the directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Create,
+    Remove,
+    Replace,
+}
 
 /// The parameters of a study.
 #[derive(Clone)]
@@ -54,6 +74,8 @@ pub struct Study {
     pub per: u64,
     /// Links to few inodes, or one inode per name.
     pub operation: Operation,
+    /// What becomes of the directory.
+    pub course: Course,
     /// The names.
     pub format: NameFormat,
     /// Hashes to compare.
@@ -97,6 +119,7 @@ impl Default for Study {
             names: 5_000_000,
             per: 1_000_000,
             operation: Operation::Link,
+            course: Course::Grow,
             format: NameFormat::parse("test%ld").expect("a format of names"),
             hashes: vec![HashVersion::HalfMd4],
             runs: 1,
@@ -133,7 +156,7 @@ pub struct Reopen {
 pub struct Report {
     /// Names in each directory.
     pub names: u64,
-    /// Memory for caches, in bytes; 0 for the default.
+    /// Memory for caches, in bytes; 0 for the default. In windows, if they have memory of their own.
     pub cache_bytes: usize,
     /// One result for each hash.
     pub hashes: Vec<OfHash>,
@@ -157,10 +180,13 @@ pub struct OfHash {
     pub knee: Option<u64>,
     /// Seconds from the last name until everything is home on the device.
     pub close_seconds: f64,
-    /// Rates during the run; the last point covers the remaining names.
+    /// Rates during the growth; the last point covers the remaining names.
     pub points: Vec<Point>,
-    /// Rate of the last [`Study::per`] names divided by the rate of the first. `None` if there are fewer than
-    /// twice as many names.
+    /// Rates of removals, for [`Course::Shrink`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub removals: Vec<Point>,
+    /// Rate of the last [`Study::per`] names divided by the rate of the first; of removals, if there are any.
+    /// `None` if there are fewer than twice as many names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_to_first: Option<f64>,
     /// Rates on drives with latency.
@@ -169,6 +195,9 @@ pub struct OfHash {
     /// The last windows with the memory of [`Study::reopen`], if they follow others.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reopened: Vec<Window>,
+    /// For each drive: the mean rate of the last tenth of its windows, divided by that of the first tenth.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub windows_last_to_first: Vec<OnDrive>,
     /// The windows of [`Study::ends_reading_first`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reading_first: Vec<Window>,
@@ -212,14 +241,23 @@ pub struct Internals {
     pub logged_blocks: u64,
 }
 
-/// Names that were created on a drive with latency.
+/// A ratio on a drive.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct OnDrive {
+    /// The drive.
+    pub drive: Drive,
+    /// The ratio.
+    pub ratio: f64,
+}
+
+/// Names that were created or removed on a drive with latency.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Window {
     /// The drive.
     pub drive: Drive,
     /// Names in the directory at the end of the window.
     pub names: u64,
-    /// Names created in the window.
+    /// Names created and removed in the window.
     pub done: u64,
     /// Names per second, until all of them are durable.
     pub per_s: f64,
@@ -264,7 +302,9 @@ pub fn run(study: &Study, watch: &dyn Watch) -> Result<Report, LabFault> {
     if !of_kernel.is_empty() {
         hashes.push(middle(of_kernel));
     }
-    Ok(Report { names: study.names, cache_bytes: study.open.cache_bytes, hashes })
+    let reopened = study.reopen.filter(|reopen| reopen.each_time);
+    let cache_bytes = reopened.map_or(study.open.cache_bytes, |reopen| reopen.cache_bytes);
+    Ok(Report { names: study.names, cache_bytes, hashes })
 }
 
 /// The run with the median rate, with the first failure and the most check errors of all runs.
@@ -306,11 +346,15 @@ pub fn hash_name(hash: HashVersion) -> String {
 /// The pass of one directory: its names, and windows with latency.
 #[derive(Default)]
 struct Growth {
+    /// Names created: the number of the next one.
     done: u64,
+    /// Names removed: the number of the oldest one.
+    removed: u64,
     /// Names of the points, and the time that they took.
     outside: u64,
     seconds: f64,
     points: Vec<Point>,
+    removals: Vec<Point>,
     windows: Vec<Window>,
     failed: Option<String>,
     /// Blocks read outside of windows.
@@ -360,53 +404,87 @@ struct Growing<'a, P> {
 }
 
 impl<P: WorkDir> Growing<'_, P> {
-    /// Creates the next names, as a job of its own with a target of its own: an inode has few links. Returns
+    /// Changes the next names, as a job of its own with a target of its own: an inode has few links. Returns
     /// its report, and the number of blocks read.
-    fn part(&mut self, count: u64, time: Option<Duration>) -> Result<(createmany::Report, Reads), LabFault> {
-        let study = self.study;
+    fn part(
+        &mut self,
+        step: Step,
+        count: u64,
+        time: Option<Duration>,
+    ) -> Result<(createmany::Report, Reads), LabFault> {
+        let (study, growth) = (self.study, &mut self.growth);
+        let (created, removed) = (growth.done as i64, growth.removed as i64);
+        let is_removal = step == Step::Remove;
         let job = Job {
-            operation: study.operation,
             format: study.format.clone(),
-            start: self.growth.done as i64,
-            count: Some(count),
+            start: if is_removal { removed } else { created },
+            count: Some(if is_removal { count.min(growth.names()) } else { count }),
             time,
-            target: format!("target-{}", self.growth.done).into_bytes(),
+            target: format!("target-{created}").into_bytes(),
             renew_target: Some(LINKS_PER_TARGET),
+            unlink_at: (step == Step::Replace).then_some(removed - created),
             ahead: study.ahead,
-            ..Job::new(study.operation, "test")
+            ..Job::new(if is_removal { Operation::Unlink } else { study.operation }, "test")
         };
         let before = (self.blocks_read)();
-        let report = createmany::run(&job, self.dir, &Progress(self.watch))?;
-        self.growth.done += report.done;
-        self.growth.failed.clone_from(&report.failed);
+        let mut report = createmany::run(&job, self.dir, &Progress(self.watch))?;
+        if step != Step::Remove {
+            growth.done += report.done;
+        }
+        if step != Step::Create {
+            growth.removed += report.done;
+        }
+        if step == Step::Replace {
+            report.done *= 2;
+        }
+        growth.failed.clone_from(&report.failed);
         Ok((report, (self.blocks_read)().since(before)))
     }
 
-    /// Creates all names, with windows between them.
+    /// Creates all names, and removes them again if the study does so, with windows between them.
     fn all(&mut self) -> Result<(), LabFault> {
+        let is_shrinking = self.study.course == Course::Shrink;
         while self.growth.done < self.study.names && self.growth.failed.is_none() {
-            self.point()?;
-            if self.growth.done < self.study.names {
+            self.point(Step::Create)?;
+            if self.growth.done < self.study.names && !is_shrinking {
                 self.windows(1)?;
             }
         }
-        self.windows(self.study.last_windows)
-    }
-
-    /// Creates the names of one point.
-    fn point(&mut self) -> Result<(), LabFault> {
-        let left = self.study.names.saturating_sub(self.growth.done);
-        let (made, read) = self.part(self.study.per.max(1).min(left), None)?;
-        let growth = &mut self.growth;
-        growth.outside += made.done;
-        growth.seconds += made.seconds;
-        growth.blocks_read += read.all;
-        growth.points.push(Point { names: growth.done, per_s: made.per_s });
-        self.watch.line(&format!(" - {} names, {:.0} per second", growth.done, made.per_s));
+        if !is_shrinking {
+            return self.windows(self.study.last_windows);
+        }
+        while self.growth.names() > 0 && self.growth.failed.is_none() {
+            self.windows(1)?;
+            self.point(Step::Remove)?;
+        }
         Ok(())
     }
 
-    /// Creates names with the latency of each drive, this many times.
+    /// Creates or removes the names of one point.
+    fn point(&mut self, step: Step) -> Result<(), LabFault> {
+        let left = match step {
+            Step::Remove => self.growth.names(),
+            _ => self.study.names.saturating_sub(self.growth.done),
+        };
+        if left == 0 {
+            return Ok(());
+        }
+        let (made, read) = self.part(step, self.study.per.max(1).min(left), None)?;
+        let growth = &mut self.growth;
+        let point = Point { names: growth.names(), per_s: made.per_s };
+        if step == Step::Remove {
+            growth.removals.push(point);
+        } else {
+            growth.outside += made.done;
+            growth.seconds += made.seconds;
+            growth.blocks_read += read.all;
+            growth.points.push(point);
+        }
+        self.watch.line(&format!(" - {} names, {:.0} per second", point.names, made.per_s));
+        Ok(())
+    }
+
+    /// Changes names with the latency of each drive, this many times.
     fn windows(&mut self, turns: usize) -> Result<(), LabFault> {
         let study = self.study;
         let count_max = (study.per / WINDOW_SHARE).max(64);
@@ -422,33 +500,76 @@ impl<P: WorkDir> Growing<'_, P> {
             let begun = Instant::now();
             let before = (self.blocks_read)();
             let time = if drive == Drive::Hdd { study.window_on_hdd } else { study.window };
-            let (made, _) = self.part(count, Some(time))?;
+            let (made, _) = self.part(study.in_windows(), count, Some(time))?;
             (self.sync)()?;
             let per_s = rate(made.done, begun.elapsed().as_secs_f64());
             let read = (self.blocks_read)().since(before);
             (self.drive)(Drive::Memory);
             let growth = &mut self.growth;
-            growth.windows.push(Window {
+            if made.done == 0 {
+                continue;
+            }
+            let window = Window {
                 drive,
-                names: growth.done,
+                names: growth.names(),
                 done: made.done,
                 per_s,
-                leaf_reads_per_name: read.all as f64 / made.done.max(1) as f64,
-                commit_reads_per_name: read.by_commits as f64 / made.done.max(1) as f64,
-            });
+                leaf_reads_per_name: read.all as f64 / made.done as f64,
+                commit_reads_per_name: read.by_commits as f64 / made.done as f64,
+            };
+            growth.windows.push(window);
             let name = drive.name();
-            self.watch.line(&format!(" - {} names, {per_s:.0} per second on {name}", growth.done));
+            self.watch.line(&format!(" - {} names, {per_s:.0} per second on {name}", window.names));
         }
         Ok(())
     }
 }
 
+impl Study {
+    /// What windows do.
+    fn in_windows(&self) -> Step {
+        match self.course {
+            Course::Grow => Step::Create,
+            Course::Shrink => Step::Remove,
+            Course::Replace => Step::Replace,
+        }
+    }
+}
+
+/// The mean rate of the last tenth divided by that of the first, for each drive.
+fn last_to_first_on_drives(windows: &[Window]) -> Vec<OnDrive> {
+    let mut drives: Vec<Drive> = Vec::new();
+    windows.iter().for_each(|window| {
+        if !drives.contains(&window.drive) {
+            drives.push(window.drive);
+        }
+    });
+    let of = |drive: Drive| {
+        let on_drive = windows.iter().filter(|window| window.drive == drive);
+        let rates: Vec<f64> = on_drive.map(|window| window.per_s).collect();
+        let tenth = rates.len().div_ceil(10);
+        let mean = |rates: &[f64]| rates.iter().sum::<f64>() / rates.len().max(1) as f64;
+        let (first, last) = (mean(&rates[..tenth]), mean(&rates[rates.len() - tenth..]));
+        (rates.len() > 1 && first > 0.0).then_some(OnDrive { drive, ratio: last / first })
+    };
+    drives.into_iter().filter_map(of).collect()
+}
+
 impl Growth {
+    /// Names in the directory.
+    fn names(&self) -> u64 {
+        self.done - self.removed
+    }
+
     fn report(self, hash: String, per: u64) -> OfHash {
         let per_s = rate(self.outside, self.seconds);
         // The last point may cover few names.
-        let whole = self.points.iter().scan(0, |before, point| {
-            let names = point.names - std::mem::replace(before, point.names);
+        let (points, before) = match self.removals.as_slice() {
+            [] => (&self.points, 0),
+            removals => (&self.removals, removals[0].names + per),
+        };
+        let whole = points.iter().scan(before, |before, point| {
+            let names = point.names.abs_diff(std::mem::replace(before, point.names));
             Some((names, point.per_s))
         });
         let whole: Vec<f64> = whole.filter(|(names, _)| *names >= per).map(|(_, per_s)| per_s).collect();
@@ -466,6 +587,8 @@ impl Growth {
             close_seconds: 0.0,
             last_to_first,
             points: self.points,
+            removals: self.removals,
+            windows_last_to_first: last_to_first_on_drives(&self.windows),
             windows: self.windows,
             reopened: Vec::new(),
             reading_first: Vec::new(),
@@ -577,7 +700,8 @@ fn one(study: &Study, hash: HashVersion, watch: &dyn Watch) -> Result<OfHash, La
     let begun = Instant::now();
     volume.close().map_err(LabFault::Close)?;
     let close_seconds = begun.elapsed().as_secs_f64();
-    let mut reopened = Growth { done: growth.done, failed: growth.failed.clone(), ..Growth::default() };
+    let failed = growth.failed.clone();
+    let mut reopened = Growth { done: growth.done, removed: growth.removed, failed, ..Growth::default() };
     if let Some(reopen) = study.reopen.filter(|_| growth.failed.is_none()) {
         let on = (&ground, &*device);
         reopened = windows_with(
@@ -644,6 +768,7 @@ fn session(
     watch: &dyn Watch,
     change: impl FnOnce(&mut Growing<'_, Engine<'_>>) -> Result<(), LabFault>,
 ) -> Result<Growth, LabFault> {
+    let read_leaves_first = read_leaves_first || study.open.write.read_leaves_first;
     let write = WriteOptions { read_leaves_first, ..study.open.write };
     let volume = ground.open(&OpenOptions { cache_bytes, write, ..study.open.clone() })?;
     let blocks_read = || Reads::of(&volume);
@@ -676,9 +801,9 @@ fn windows_with(
     session(study, on, dir, (cache_bytes, read_leaves_first), growth, watch, |growing| {
         // These names fill the caches, without latency. To build the filters of nearly all leaves takes more
         // names than to fill the cache with leaves.
-        let leaves = growing.growth.done * BYTES_OF_LEAF_PER_NAME / 4096;
+        let leaves = growing.growth.names() * BYTES_OF_LEAF_PER_NAME / 4096;
         let warm = if read_leaves_first { 2 * leaves.min(cache_bytes as u64 / 4096) } else { 3 * leaves };
-        growing.part(warm.max(1), None)?;
+        growing.part(study.in_windows(), warm.max(1), None)?;
         growing.windows(turns)
     })
 }
@@ -694,7 +819,7 @@ fn reading_first(
     let Some(reopen) = study.reopen.filter(|_| study.ends_reading_first && growth.failed.is_none()) else {
         return Ok(Vec::new());
     };
-    let growth = Growth { done: growth.done, ..Growth::default() };
+    let growth = Growth { done: growth.done, removed: growth.removed, ..Growth::default() };
     let memory = (reopen.cache_bytes, true);
     Ok(windows_with(study, on, dir, memory, growth, study.last_windows, watch)?.windows)
 }
@@ -707,17 +832,40 @@ fn grown_in_turns(
     cache_bytes: usize,
     watch: &dyn Watch,
 ) -> Result<Growth, LabFault> {
+    let memory = (study.open.cache_bytes, false);
+    let is_shrinking = study.course == Course::Shrink;
     let mut growth = Growth::default();
-    loop {
-        growth = session(study, on, dir, (study.open.cache_bytes, false), growth, watch, |growing| {
-            growing.point()
-        })?;
-        let is_last = growth.done >= study.names || growth.failed.is_some();
-        let turns = if is_last { study.last_windows } else { 1 };
-        growth = windows_with(study, on, dir, (cache_bytes, false), growth, turns, watch)?;
-        if is_last {
-            return Ok(growth);
+    let mut turns = 1;
+    while growth.done < study.names && growth.failed.is_none() {
+        growth = session(study, on, dir, memory, growth, watch, |growing| growing.point(Step::Create))?;
+        if growth.done >= study.names {
+            turns = study.last_windows;
         }
+        if !is_shrinking {
+            growth = windows_with(study, on, dir, (cache_bytes, false), growth, turns, watch)?;
+        }
+    }
+    while is_shrinking && growth.names() > 0 && growth.failed.is_none() {
+        growth = windows_with(study, on, dir, (cache_bytes, false), growth, 1, watch)?;
+        growth = session(study, on, dir, memory, growth, watch, |growing| growing.point(Step::Remove))?;
+    }
+    Ok(growth)
+}
+
+impl Report {
+    /// A line per point.
+    fn points(&self, f: &mut fmt::Formatter<'_>, of: fn(&OfHash) -> &[Point]) -> fmt::Result {
+        let count = self.hashes.iter().map(|hash| of(hash).len()).max().unwrap_or(0);
+        for at in 0..count {
+            let names = self.hashes.iter().find_map(|hash| of(hash).get(at)).map_or(0, |point| point.names);
+            write!(f, "{names:>34}")?;
+            for hash in &self.hashes {
+                let cell = of(hash).get(at).map_or("-".to_owned(), |point| format!("{:.0}", point.per_s));
+                write!(f, " {cell:>14}")?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
     }
 }
 
@@ -781,14 +929,10 @@ impl fmt::Display for Report {
         if points > 0 {
             writeln!(f, "\nnames so far, and names per second since the line before")?;
         }
-        for at in 0..points {
-            let names = self.hashes.iter().find_map(|of| of.points.get(at)).map_or(0, |point| point.names);
-            write!(f, "{names:>34}")?;
-            for of in &self.hashes {
-                let cell = of.points.get(at).map_or("-".to_owned(), |point| format!("{:.0}", point.per_s));
-                write!(f, " {cell:>14}")?;
-            }
-            writeln!(f)?;
+        self.points(f, |of| &of.points)?;
+        if self.hashes.iter().any(|of| !of.removals.is_empty()) {
+            writeln!(f, "\nnames left, and removals per second since the line before")?;
+            self.points(f, |of| &of.removals)?;
         }
         for of in self.hashes.iter().filter(|of| !of.windows.is_empty()) {
             writeln!(f, "\n{}: names on drives with latency", of.hash)?;
@@ -806,6 +950,14 @@ impl fmt::Display for Report {
                     window.per_s,
                     window.leaf_reads_per_name,
                     window.commit_reads_per_name
+                )?;
+            }
+            for last in &of.windows_last_to_first {
+                writeln!(
+                    f,
+                    "{}: the last tenth at {:.3} of the first tenth's rate",
+                    last.drive.name(),
+                    last.ratio
                 )?;
             }
         }

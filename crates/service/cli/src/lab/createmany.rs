@@ -343,7 +343,7 @@ fn ground(args: &CreatemanyArgs, job: &mut Job, objects: Option<u64>) -> Result<
         }
     };
     let per_object = match job.operation {
-        Operation::Link => 64,
+        Operation::Link | Operation::Unlink => 64,
         Operation::Mkdir => 4096 + 512,
         Operation::Open | Operation::OpenKeep | Operation::Mknod => 512,
     };

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use extant_lab::LabFault;
 use extant_lab::createmany::Operation;
 use extant_lab::drive::Drive;
-use extant_lab::large_dir::Study;
+use extant_lab::large_dir::{BYTES_OF_LEAF_PER_NAME, Course, Reopen, Study};
 use extant_lab::names::NameFormat;
 use extant_ondisk::hash::HashVersion;
 
@@ -21,12 +21,16 @@ use crate::sizes::parse_size;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Names are links to few inodes, so that nothing but the directory grows (--operation changes that). A directory \
-of 207 million names takes about 8 GB of memory.
+of 207 million names takes about 8 GB of memory. With --operation unlink, names are removed after the growth, \
+the oldest first: their hashes, and so their leaves, are in random order. With mixed, an old name is removed \
+after each new one, while drives have latency.
 
 Examples:
   extant lab large-dir                               5 million names, both hashes
   extant lab large-dir --names 20000000 --cache 64M  leaves that do not fit into memory
   extant lab large-dir --device hdd,nvme --cache 16M the same rate on drives that must read the leaves
+  extant lab large-dir --device nvme --memory-share 0.25 --operation unlink
+                                                     removals with memory for a quarter of the leaves
   extant lab large-dir --kernel /mnt --names 1000000 beside the file system mounted on /mnt
   extant lab large-dir --hash half_md4 --json")]
 pub(crate) struct LargeDirArgs {
@@ -39,7 +43,8 @@ pub(crate) struct LargeDirArgs {
     /// Hashes to compare: half_md4, tea, legacy.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["half_md4", "tea"])]
     hash: Vec<HashArg>,
-    /// What each name is.
+    /// What each name is: a link, a file (mknod, or create: open and close), a directory. unlink and mixed
+    /// remove links.
     #[arg(long, value_enum, default_value = "link")]
     operation: OperationArg,
     /// The names, as createmany's format.
@@ -65,6 +70,10 @@ pub(crate) struct LargeDirArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, requires = "device",
           value_parser = parse_window)]
     window: f64,
+    /// Memory for caches while drives have latency: this share of the size of all leaves (32 bytes a name).
+    /// Between such times the memory is that of --cache.
+    #[arg(long, value_name = "SHARE", requires = "device", value_parser = parse_share)]
+    memory_share: Option<f64>,
     /// A directory of the system, for the same names through its calls. They are removed at the end.
     #[arg(long, value_name = "DIR")]
     kernel: Option<PathBuf>,
@@ -93,11 +102,19 @@ enum OperationArg {
     Link,
     Mknod,
     Mkdir,
-    Open,
+    #[value(alias = "open")]
+    Create,
+    Unlink,
+    Mixed,
 }
 
 pub(super) fn parse_drive(name: &str) -> Result<Drive, String> {
     Drive::by_name(name).ok_or_else(|| "it is memory, hdd or nvme".to_owned())
+}
+
+fn parse_share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.001..=100.0).contains(share));
+    share.ok_or_else(|| "it is a share from 0.001 to 100: 0.25 is a quarter".to_owned())
 }
 
 fn parse_window(text: &str) -> Result<f64, String> {
@@ -118,11 +135,20 @@ pub(super) fn run(args: &LargeDirArgs) -> Result<ExitCode, LabFault> {
         names: args.names,
         per: args.per,
         operation: match args.operation {
-            OperationArg::Link => Operation::Link,
+            OperationArg::Link | OperationArg::Unlink | OperationArg::Mixed => Operation::Link,
             OperationArg::Mknod => Operation::Mknod,
             OperationArg::Mkdir => Operation::Mkdir,
-            OperationArg::Open => Operation::Open,
+            OperationArg::Create => Operation::Open,
         },
+        course: match args.operation {
+            OperationArg::Unlink => Course::Shrink,
+            OperationArg::Mixed => Course::Replace,
+            _ => Course::Grow,
+        },
+        reopen: args.memory_share.map(|share| {
+            let leaves = (args.names * BYTES_OF_LEAF_PER_NAME) as f64;
+            Reopen { cache_bytes: (leaves * share) as usize, each_time: true }
+        }),
         format: args.format.clone(),
         ahead: args.ahead.into(),
         hashes: args.hash.iter().map(hash).collect(),

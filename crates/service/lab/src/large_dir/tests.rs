@@ -51,6 +51,36 @@ fn both_hashes_make_a_sound_directory() {
     assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
 }
 
+/// Names are removed until none is left, with little memory while the drive has latency; and old names go as new
+/// ones come.
+#[test]
+fn a_directory_shrinks_and_is_renewed_with_memory_for_a_share_of_its_leaves() {
+    let base = Study {
+        names: 40_000,
+        per: 10_000,
+        drives: vec![Drive::Nvme],
+        window: Duration::from_millis(50),
+        reopen: Some(Reopen { cache_bytes: 1 << 20, each_time: true }),
+        check: true,
+        ..Study::default()
+    };
+    for reopen in [base.reopen, None] {
+        let study = Study { course: Course::Shrink, reopen, ..base.clone() };
+        let report = run(&study, &crate::Quiet).unwrap();
+        let of = &report.hashes[0];
+        assert!(of.failed.is_none() && of.check_errors == Some(0), "{report}");
+        assert_eq!((of.done, of.removals.last().map(|point| point.names)), (40_000, Some(0)), "{report}");
+        assert!(of.windows.len() >= 3 && of.windows.iter().all(|window| window.done > 0), "{report}");
+        assert!(of.windows[0].names < 40_000 && of.windows_last_to_first.len() == 1, "{report}");
+        assert!(report.to_string().contains("removals per second"), "{report}");
+    }
+    let report = run(&Study { course: Course::Replace, ..base }, &crate::Quiet).unwrap();
+    let of = &report.hashes[0];
+    assert!(of.failed.is_none() && of.check_errors == Some(0) && of.removals.is_empty(), "{report}");
+    let last = of.windows.last().unwrap();
+    assert!(last.done.is_multiple_of(2) && last.names < of.done, "{report}");
+}
+
 /// The counter of blocks read moves: with little memory, most names need a leaf from the device. On a
 /// drive each of these reads is a wait.
 #[test]
