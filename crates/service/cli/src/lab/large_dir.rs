@@ -21,9 +21,10 @@ use crate::sizes::parse_size;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Names are links to few inodes, so that nothing but the directory grows (--operation changes that). A directory \
-of 207 million names takes about 8 GB of memory. With --operation unlink, names are removed after the growth, \
-the oldest first: their hashes, and so their leaves, are in random order. With mixed, an old name is removed \
-after each new one, while drives have latency.
+of 207 million names takes about 8 GB of memory.
+
+With --operation unlink, names are removed after the growth, the oldest first: their hashes, and so their \
+leaves, are in random order. With mixed, an old name is removed after each new one, while drives have latency.
 
 Examples:
   extant lab large-dir                               5 million names, both hashes

@@ -51,8 +51,8 @@ fn both_hashes_make_a_sound_directory() {
     assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
 }
 
-/// Names are removed until none is left, with little memory while the drive has latency; and old names go as new
-/// ones come.
+/// Names are removed until none is left, with little memory while the drive has latency. In the other study
+/// old names are removed as new ones come.
 #[test]
 fn a_directory_shrinks_and_is_renewed_with_memory_for_a_share_of_its_leaves() {
     let base = Study {
