@@ -33,7 +33,7 @@ pub(crate) struct LsArgs {
     #[arg(required = true, value_name = "IMG[:PATH]")]
     files: Vec<OsString>,
     /// One line per name with type, mode, links, owner, size, time of last change; + marks an ACL.
-    #[arg(short, long)]
+    #[arg(short, long, visible_short_alias = 'n', visible_alias = "numeric-uid-gid")]
     long: bool,
     /// Names that begin with a dot too.
     #[arg(short, long, visible_short_alias = 'A', visible_alias = "almost-all")]

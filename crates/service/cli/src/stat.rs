@@ -1,4 +1,4 @@
-//! `extant stat`: prints everything in the inode of a file.
+//! `extant stat`: prints everything in the inode of a file, or how full its file system is.
 
 mod format;
 
@@ -11,20 +11,33 @@ use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use extant::{Attribute, Fault, FileType, Follow, Timestamp};
 use serde_json::{Map, Value, json};
 
+use crate::exit;
 use crate::inspect::format::{bit_names, escape, hex, iso_time, json_bytes, mode_letters, quote};
 use crate::look::print::{JsonList, is_device, kind_words, put_target, stat_json};
 use crate::look::{ExistingFile, IMAGES_HELP, OpenArgs, Session, output};
 use crate::sandbox::Needs;
-use format::{Format, Shown};
+use format::{Format, Shown, ShownSystem};
 
 /// Bytes of an attribute's value to show in text.
 const VALUE_TEXT_MAX: usize = 256;
+/// The line of --terse, as stat(1) has it; an image has no device number.
+const TERSE: &str = "%n %s %b %f %u %g 0 %i %h %t %T %X %Y %Z %W %o\n";
+/// The line of --terse for a file system.
+const TERSE_SYSTEM: &str = "%n %i %l %t %s %S %b %f %a %c %d\n";
+/// What is shown of a file system.
+const SYSTEM: &str = "\
+  File: %n
+    ID: %-16i Name length: %-5l Type: %T
+Blocks: %b of %S bytes, %f free, %a available
+Inodes: %c, %d free
+";
 
 const EXAMPLES: &str = "\
 Examples:
   extant stat root.img:/bin/su
   extant stat -L root.img:/etc/localtime
   extant stat -c '%a %U:%G %n' 'root.img:/etc/*.conf'
+  extant stat -f -c '%a blocks of %S bytes' root.img
   extant stat --json 'root.img:/etc/*.conf' | jq '.[] | select(.uid != 0) | .path'";
 
 /// Show everything about files: type, mode, owner, times to the nanosecond, flags, attributes, extents.
@@ -39,6 +52,12 @@ pub(crate) struct StatArgs {
     /// Follow symbolic links.
     #[arg(short = 'L', long)]
     dereference: bool,
+    /// Show the file system: blocks and inodes, and how many of them are free; with --json use `extant df`.
+    #[arg(short = 'f', long, conflicts_with = "json")]
+    file_system: bool,
+    /// A line of numbers for each file, in the order of `stat -t`; the device number is 0.
+    #[arg(short = 't', long, conflicts_with_all = ["json", "format", "printf"])]
+    terse: bool,
     /// Print a line of this format for each file, with the directives of stat(1): `%n %s %a %u:%g %Y`.
     #[arg(short = 'c', long, value_name = "FORMAT", value_parser = parser(Format::lines))]
     #[arg(conflicts_with = "json")]
@@ -60,8 +79,21 @@ pub(crate) fn run(args: &StatArgs) -> ExitCode {
     let follow = if args.dereference { Follow::Links } else { Follow::NotTheLast };
     let targets = session.targets(&args.files, follow);
     let mut out = output();
-    let printed = match args.format.as_ref().or(args.printf.as_ref()) {
+    let own = match (args.file_system, args.terse) {
+        (true, true) => Some(TERSE_SYSTEM),
+        (true, false) => Some(SYSTEM),
+        (false, true) => Some(TERSE),
+        (false, false) => None,
+    };
+    let own = own.and_then(|format| Format::printf(format.as_bytes()).ok());
+    let format = args.format.as_ref().or(args.printf.as_ref()).or(own.as_ref());
+    if let Some(why) = format.and_then(|format| format.refused(args.file_system)) {
+        session.problem(exit::USAGE_CODE, why);
+        return session.finish(Ok(()));
+    }
+    let printed = match format {
         _ if args.json => print_json(&mut session, &targets, &mut out),
+        Some(format) if args.file_system => print_systems(format, &mut session, &targets, &mut out),
         Some(format) => print_format(format, &mut session, &targets, &mut out),
         None => targets.iter().try_for_each(|target| print_text(&mut session, target, &mut out)),
     };
@@ -73,14 +105,34 @@ fn parser(parse: fn(&[u8]) -> Result<Format, String>) -> ValueParser {
     OsStringValueParser::new().try_map(move |text| parse(text.as_bytes())).into()
 }
 
+fn print_systems(
+    format: &Format,
+    session: &mut Session,
+    targets: &[ExistingFile],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    for target in targets {
+        match target.fs.volume().statfs() {
+            Ok(space) => {
+                out.write_all(&format.print(&ShownSystem { space: &space, path: &shown_name(&target.path) }))?
+            }
+            Err(fault) => session.fault(&target.image, &fault),
+        }
+    }
+    Ok(())
+}
+
+/// The bytes of a name, which a script needs. On a terminal they could be an escape sequence.
+fn shown_name(name: &[u8]) -> Vec<u8> {
+    if io::stdout().is_terminal() { escape(name).into_bytes() } else { name.to_vec() }
+}
+
 fn print_format(
     format: &Format,
     session: &mut Session,
     targets: &[ExistingFile],
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    // A script needs the bytes of a name. On a terminal they could be an escape sequence.
-    let is_terminal = io::stdout().is_terminal();
     for target in targets {
         let volume = target.fs.volume();
         let stat = volume.attributes().stat(&target.inode);
@@ -100,11 +152,7 @@ fn print_format(
             .then(|| volume.attributes().xattr(&target.inode, b"security.selinux").ok())
             .flatten();
         let label = label.as_deref().map(|label| label.strip_suffix(b"\0").unwrap_or(label));
-        let [path, label] = [Some(&target.path[..]), label].map(|text| match is_terminal {
-            true => text.map(|text| escape(text).into_bytes()),
-            false => text.map(<[u8]>::to_vec),
-        });
-        let path = path.unwrap_or_default();
+        let (path, label) = (shown_name(&target.path), label.map(shown_name));
         let shown = Shown { stat: &stat, path: &path, target: link.as_deref(), context: label.as_deref() };
         out.write_all(&format.print(&shown))?;
     }

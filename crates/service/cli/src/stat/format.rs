@@ -1,11 +1,13 @@
-//! The formats of `extant stat -c` and `--printf`: the directives of stat(1) for files.
+//! The formats of `extant stat -c` and `--printf`: the directives of stat(1) for files and for file systems.
 //!
 //! ```text
 //! "%-10n %04a %.3Y"  ->  field n, width 10, left; " "; field a, width 4, zeros; " "; field Y, precision 3
 //! ```
-//! Owns: parsing, and the text of each directive. Does **not** own: the values (see `extant::Stat`).
+//! Owns: parsing, and the text of each directive. Does **not** own: the values (see `extant::Stat` and
+//! `extant::StatFs`).
 
-use extant::{FileType, Stat, Timestamp};
+use extant::{FileType, Stat, StatFs, Timestamp};
+use extant_ondisk::superblock;
 
 use crate::inspect::format::{escape, iso_time, mode_letters};
 use crate::look::print::kind_words;
@@ -14,6 +16,10 @@ use crate::look::print::kind_words;
 const WIDTH_MAX: usize = 4096;
 /// Digits of a fraction of a second.
 const NANO_DIGITS: usize = 9;
+/// The directives of files. `%h` is stored as `k`, because `h` and `L` are `%Hr` and `%Lr`.
+const OF_FILES: &[u8] = b"aAbBCfFgGhikLnNorRstTuUwWxXyYzZ";
+/// The directives of file systems.
+const OF_FILE_SYSTEMS: &[u8] = b"abcdfilnsStT";
 
 /// A parsed format.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +33,7 @@ enum Piece {
 
 /// A directive: `%`, flags, width, precision, letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Field {
+pub(super) struct Field {
     /// `-`: spaces after the value.
     left: bool,
     /// `0`: zeros before a number.
@@ -52,6 +58,19 @@ pub(super) struct Shown<'a> {
     pub(super) context: Option<&'a [u8]>,
 }
 
+/// A file system to be shown.
+pub(super) struct ShownSystem<'a> {
+    pub(super) space: &'a StatFs,
+    /// The path by which it was named, as it is to be printed.
+    pub(super) path: &'a [u8],
+}
+
+/// What the directives of a format print.
+pub(super) trait Values {
+    /// The text of a directive.
+    fn print(&self, field: Field) -> Vec<u8>;
+}
+
 impl Format {
     /// Parses the format of `-c`: a line for each file, without escapes.
     pub(super) fn lines(text: &[u8]) -> Result<Self, String> {
@@ -70,12 +89,34 @@ impl Format {
         self.0.iter().any(|piece| matches!(piece, Piece::Field(field) if field.letter == letter))
     }
 
-    pub(super) fn print(&self, shown: &Shown<'_>) -> Vec<u8> {
+    /// Why the format cannot show files, or file systems: the first directive that they do not have.
+    pub(super) fn refused(&self, of_file_systems: bool) -> Option<String> {
+        let (has, advice) = match of_file_systems {
+            true => (OF_FILE_SYSTEMS, "leave -f out"),
+            false => (OF_FILES, "add -f"),
+        };
+        self.0.iter().find_map(|piece| match piece {
+            Piece::Field(field) if !has.contains(&field.letter) => {
+                let word = match field.letter {
+                    b'd' => return Some("%d is the device of a file, and an image has none".to_owned()),
+                    b'h' => "Hr".to_owned(),
+                    b'L' => "Lr".to_owned(),
+                    b'k' => "h".to_owned(),
+                    letter => char::from(letter).to_string(),
+                };
+                let kind = if of_file_systems { "files" } else { "file systems" };
+                Some(format!("%{word} is a directive of {kind}; {advice}"))
+            }
+            _ => None,
+        })
+    }
+
+    pub(super) fn print(&self, shown: &dyn Values) -> Vec<u8> {
         let mut out = Vec::new();
         for piece in &self.0 {
             match piece {
                 Piece::Text(text) => out.extend_from_slice(text),
-                Piece::Field(field) => out.extend(field.print(shown)),
+                Piece::Field(field) => out.extend(shown.print(*field)),
             }
         }
         out
@@ -145,17 +186,18 @@ fn directive(text: &[u8]) -> Result<(Field, &[u8]), String> {
     // `%Hr`, `%Lr`: the major and the minor number.
     let part = text.get(at).filter(|part| matches!(part, b'H' | b'L') && text.get(at + 1) == Some(&b'r'));
     if let Some(part) = part {
-        field.letter = part.to_ascii_lowercase();
+        field.letter = if *part == b'H' { b'h' } else { b'L' };
         return Ok((field, &text[at + 2..]));
     }
     let shown = String::from_utf8_lossy(&text[..text.len().min(at + 1)]);
     field.letter = match text.get(at) {
         Some(b'H' | b'L') | None => return Err(format!("%{shown} is no directive of stat(1)")),
         Some(b'h') => b'k',
-        Some(b'd' | b'D' | b'm') => {
+        Some(b'D' | b'm') => {
             return Err(format!("%{shown} is of the device or mount of a file, and an image has none"));
         }
-        Some(letter) if b"aAbBCfFgGinNorRstTuUwWxXyYzZ".contains(letter) => *letter,
+        Some(letter) if OF_FILES.contains(letter) && *letter != b'k' => *letter,
+        Some(letter) if OF_FILE_SYSTEMS.contains(letter) => *letter,
         Some(_) => return Err(format!("%{shown} is no directive of stat(1)")),
     };
     if is_bare_point && b"WXYZ".contains(&field.letter) {
@@ -209,45 +251,69 @@ fn unescape(text: &[u8]) -> Result<(u8, &[u8]), String> {
     Ok((byte, &text[1..]))
 }
 
-impl Field {
-    fn print(self, shown: &Shown<'_>) -> Vec<u8> {
-        let stat = shown.stat;
+impl Values for Shown<'_> {
+    fn print(&self, field: Field) -> Vec<u8> {
+        let stat = self.stat;
         let (major, minor) = stat.device;
         // As the kernel encodes st_rdev for user space.
         let device = rustix::fs::makedev(major, minor);
-        match self.letter {
-            b'a' => self.number(u64::from(stat.mode & 0o7777), 8),
-            b'A' => self.text(mode_letters(stat.mode).as_bytes()),
-            b'b' => self.number(stat.blocks_512, 10),
-            b'B' => self.number(512, 10),
-            b'C' => self.text(shown.context.unwrap_or(b"?")),
-            b'f' => self.number(stat.mode.into(), 16),
-            b'F' => self.text(kind_words(stat).as_bytes()),
-            b'u' | b'U' => self.number(stat.uid.into(), 10),
-            b'g' | b'G' => self.number(stat.gid.into(), 10),
-            b'i' => self.number(stat.ino.0.into(), 10),
-            b'k' => self.number(stat.links.into(), 10),
-            b'n' => self.text(shown.path),
-            b'N' => self.text(quoted(shown).as_bytes()),
-            b'o' => self.number(stat.block_size.into(), 10),
-            b's' => self.signed("", &digits_of(stat.size, 10, self.precision)),
-            b'r' => self.number(device, 10),
-            b'R' => self.number(device, 16),
-            b'h' | b't' => self.number(major.into(), if self.letter == b't' { 16 } else { 10 }),
-            b'l' | b'T' => self.number(minor.into(), if self.letter == b'T' { 16 } else { 10 }),
-            b'w' => self.text(stat.crtime.map_or("-".to_owned(), date).as_bytes()),
-            b'x' => self.text(date(stat.atime).as_bytes()),
-            b'y' => self.text(date(stat.mtime).as_bytes()),
-            b'z' => self.text(date(stat.ctime).as_bytes()),
-            b'W' => self.seconds(stat.crtime.unwrap_or(Timestamp { seconds: 0, nanos: 0 })),
-            b'X' => self.seconds(stat.atime),
-            b'Y' => self.seconds(stat.mtime),
-            b'Z' => self.seconds(stat.ctime),
-            // The parser lets no other letter pass.
+        match field.letter {
+            b'a' => field.number(u64::from(stat.mode & 0o7777), 8),
+            b'A' => field.text(mode_letters(stat.mode).as_bytes()),
+            b'b' => field.number(stat.blocks_512, 10),
+            b'B' => field.number(512, 10),
+            b'C' => field.text(self.context.unwrap_or(b"?")),
+            b'f' => field.number(stat.mode.into(), 16),
+            b'F' => field.text(kind_words(stat).as_bytes()),
+            b'u' | b'U' => field.number(stat.uid.into(), 10),
+            b'g' | b'G' => field.number(stat.gid.into(), 10),
+            b'i' => field.number(stat.ino.0.into(), 10),
+            b'k' => field.number(stat.links.into(), 10),
+            b'n' => field.text(self.path),
+            b'N' => field.text(quoted(self).as_bytes()),
+            b'o' => field.number(stat.block_size.into(), 10),
+            b's' => field.signed("", &digits_of(stat.size, 10, field.precision)),
+            b'r' => field.number(device, 10),
+            b'R' => field.number(device, 16),
+            b'h' | b't' => field.number(major.into(), if field.letter == b't' { 16 } else { 10 }),
+            b'L' | b'T' => field.number(minor.into(), if field.letter == b'T' { 16 } else { 10 }),
+            b'w' => field.text(stat.crtime.map_or("-".to_owned(), date).as_bytes()),
+            b'x' => field.text(date(stat.atime).as_bytes()),
+            b'y' => field.text(date(stat.mtime).as_bytes()),
+            b'z' => field.text(date(stat.ctime).as_bytes()),
+            b'W' => field.seconds(stat.crtime.unwrap_or(Timestamp { seconds: 0, nanos: 0 })),
+            b'X' => field.seconds(stat.atime),
+            b'Y' => field.seconds(stat.mtime),
+            b'Z' => field.seconds(stat.ctime),
+            // `refused` says so before.
             _ => Vec::new(),
         }
     }
+}
 
+impl Values for ShownSystem<'_> {
+    fn print(&self, field: Field) -> Vec<u8> {
+        let space = self.space;
+        match field.letter {
+            b'a' => field.number(space.blocks_available, 10),
+            b'b' => field.number(space.blocks, 10),
+            b'c' => field.number(space.inodes.into(), 10),
+            b'd' => field.number(space.inodes_free.into(), 10),
+            b'f' => field.number(space.blocks_free, 10),
+            // stat(1) prints the lower half of f_fsid first.
+            b'i' => field.number(space.fsid.rotate_left(32), 16),
+            b'l' => field.number(space.name_max.into(), 10),
+            b'n' => field.text(self.path),
+            b's' | b'S' => field.number(space.block_size.into(), 10),
+            b't' => field.number(superblock::MAGIC.into(), 16),
+            b'T' => field.text(b"ext2/ext3"),
+            // `refused` says so before.
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Field {
     fn text(self, text: &[u8]) -> Vec<u8> {
         let text = &text[..text.len().min(self.precision.unwrap_or(usize::MAX))];
         let pad = vec![b' '; self.width.saturating_sub(text.len())];
@@ -410,8 +476,37 @@ mod tests {
         assert_eq!(why("%5"), "%5 is no directive of stat(1)");
         assert_eq!(why("a%"), "% is no directive of stat(1)");
         assert_eq!(why("%Hd"), "%H is no directive of stat(1)");
-        assert!(why("%d").contains("an image has none"));
+        assert!(why("%D").contains("an image has none"));
         assert!(why("%99999s").contains("more than 4096"));
+    }
+
+    #[test]
+    fn file_systems_have_directives_of_their_own() {
+        let space = StatFs {
+            block_size: 4096,
+            blocks: 1000,
+            blocks_free: 600,
+            blocks_available: 550,
+            inodes: 256,
+            inodes_free: 245,
+            name_max: 255,
+            fsid: 0xab,
+        };
+        let shown = ShownSystem { space: &space, path: b"/" };
+        let format = Format::printf(b"%n %i %l %t %T %s %S %b %f %a %c [%06d]").unwrap();
+        assert_eq!(format.refused(true), None);
+        let text = format.print(&shown);
+        assert_eq!(text, b"/ ab00000000 255 ef53 ext2/ext3 4096 4096 1000 600 550 256 [000245]");
+        let refused = |format: &str, of_file_systems| {
+            Format::lines(format.as_bytes()).unwrap().refused(of_file_systems).unwrap_or_default()
+        };
+        assert!(refused("%d", false).contains("an image has none"));
+        assert_eq!(refused("%l", false), "%l is a directive of file systems; add -f");
+        for word in ["Hr", "Lr", "h", "A", "y"] {
+            let why = format!("%{word} is a directive of files; leave -f out");
+            assert_eq!(refused(&format!("%n %{word}"), true), why);
+            assert_eq!(refused(&format!("%n %{word}"), false), "");
+        }
     }
 
     #[test]

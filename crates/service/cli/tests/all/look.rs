@@ -172,7 +172,31 @@ fn a_format_has_the_directives_of_stat() {
             let theirs = String::from_utf8(command.output().unwrap().stdout).unwrap();
             assert_eq!(print(format, &format!("/{path}")), theirs, "{path}");
         }
+        // Of the file system, and the lines of --terse: only the device number is another, and the path.
+        let there = |options: &[&str]| {
+            let mut command = std::process::Command::new("stat");
+            command.args(options).arg(mount.path().join("etc/passwd"));
+            String::from_utf8(command.output().unwrap().stdout).unwrap()
+        };
+        let format = "%a %b %c %d %f %i %l %s %S %t %T";
+        let ours = small.prints(&["stat", "-f", "-c", format], "/etc/passwd");
+        assert_eq!(ours, there(&["-f", "-c", format]));
+        for (options, device) in [(&["-t"][..], Some(7)), (&["-f", "-t"], None)] {
+            let numbers = |line: String| {
+                let mut words: Vec<String> = line.split_whitespace().skip(1).map(str::to_owned).collect();
+                if let Some(at) = device {
+                    words[at - 2] = String::new();
+                }
+                words
+            };
+            let ours = small.prints(&[&["stat"], options].concat(), "/etc/passwd");
+            assert_eq!(numbers(ours), numbers(there(options)), "{options:?}");
+        }
     }
+    let text = small.prints(&["stat", "-f"], "/");
+    assert!(text.contains("Type: ext2/ext3") && text.contains("available\nInodes: "), "{text}");
+    let wrong = run(args!["stat", "-c", "%l", small.arg("/")]);
+    assert!(wrong.code(2).contains("%l is a directive of file systems; add -f"));
 }
 
 /// Widths, flags and precisions of numbers and times, on a file that has the same size, mode and times. With
