@@ -10,7 +10,7 @@
 //! 2. A node's block is its entry's first block.
 
 use crate::chunk::{NONE, allocated};
-use crate::slots::Slots;
+use crate::tree::Chunks;
 
 #[derive(Clone, Copy)]
 struct FifoNode {
@@ -136,7 +136,7 @@ impl Fifo {
     ///
     /// # Panics
     /// If they differ.
-    pub(crate) fn check(&self, chunks: &Slots) {
+    pub(crate) fn check(&self, chunks: &Chunks) {
         let mut seen = 0;
         for chunk in chunks.iter() {
             for (at, packed) in chunk.entries.iter().enumerate() {

@@ -1,12 +1,7 @@
 //! The entries of one inode, in chunks.
 //!
-//! ```text
-//! index    0 -> 2    640 -> 0    9000 -> 1        key of a chunk -> its slot; none while chunks are few
-//! chunks   [640.. ] [9000.. ] [0.. ]              dense: the last chunk moves into a freed slot
-//! ```
-//!
-//! Owns: the order of entries, merging, splitting, memory per entry. Does **not** own: locks, reservations,
-//! statistics, the choice of what to reclaim (see `policy`).
+//! Owns: the order of entries, merging, splitting, memory per entry. Does **not** own: the search for a chunk
+//! ([`Chunks`]), locks, reservations, statistics, the choice of what to reclaim (see `policy`).
 //!
 //! Invariants
 //! 1. Entries are in order, disjoint, not empty; adjacent entries that can be merged are merged, unless
@@ -15,24 +10,18 @@
 //!    block. The first chunk also has the blocks below its key.
 //! 3. A chunk that lost entries is merged with a neighbor if both together have at most [`FEW`] entries. So
 //!    chunks that took part in removals are not small on average, which bounds the memory per entry.
-//! 4. `hint` may be wrong in any way; it is checked before use.
 
 mod ages;
-
-use std::collections::BTreeMap;
-use std::ops::Bound::{Excluded, Unbounded};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+mod chunks;
 
 pub(crate) use self::ages::{Ages, whose_turn};
+pub(crate) use self::chunks::Chunks;
 use crate::chunk::{Chunk, ENTRIES_MAX, Item, NONE, allocated};
 use crate::entry::{Entry, Packed};
 use crate::fifo::Fifo;
-use crate::slots::Slots;
 
 /// Two adjacent chunks with at most this many entries together are merged.
 const FEW: usize = 58;
-/// Up to this many chunks are searched without an index.
-const INDEXED: usize = 8;
 /// A full chunk is split at the new entry if that is this near to an end: so sequential writes leave full
 /// chunks.
 const NEAR: usize = 8;
@@ -66,27 +55,15 @@ pub(crate) struct At {
 }
 
 pub(crate) struct Tree {
-    pub(crate) chunks: Slots,
-    #[expect(clippy::box_collection, reason = "one word where there are few chunks")]
-    index: Option<Box<BTreeMap<u32, u32>>>,
-    hint: AtomicU32,
+    pub(crate) chunks: Chunks,
     entries: u32,
     reclaimable: u32,
-    chunk_bytes: usize,
     pub(crate) order: Order,
 }
 
 impl Tree {
     pub(crate) fn new(order: Order) -> Self {
-        Self {
-            chunks: Slots::None,
-            index: None,
-            hint: AtomicU32::new(0),
-            entries: 0,
-            reclaimable: 0,
-            chunk_bytes: 0,
-            order,
-        }
+        Self { chunks: Chunks::new(), entries: 0, reclaimable: 0, order }
     }
 
     pub(crate) fn entries(&self) -> u32 {
@@ -98,79 +75,23 @@ impl Tree {
         self.reclaimable
     }
 
-    /// Bytes on the heap, with allocator overhead; those of the index are estimated from a typical node fill.
+    /// Bytes on the heap, with allocator overhead.
     pub(crate) fn bytes(&self) -> usize {
         let lists = match &self.order {
             Order::Lists(fifo) => allocated(size_of::<Fifo>()) + fifo.bytes(),
             _ => 0,
         };
-        // A node has eleven keys and slots, two thirds of them in use; at least one node.
-        let of_index =
-            |index: &BTreeMap<u32, u32>| allocated(size_of_val(index)) + (index.len() * 16).max(112);
-        let index = self.index.as_deref().map_or(0, of_index);
-        self.chunks.bytes() + index + self.chunk_bytes + lists
+        self.chunks.bytes() + lists
     }
 
     // ---- finding ----
-
-    /// The slot of the chunk that has `lblk`. Requires at least one chunk.
-    pub(crate) fn slot_of(&self, lblk: u32) -> usize {
-        if self.chunks.len() == 1 {
-            return 0;
-        }
-        let hint = self.hint.load(Relaxed) as usize;
-        if let Some(chunk) = self.chunks.get(hint)
-            && chunk.key <= lblk
-            && chunk.entries.last().is_some_and(|last| lblk <= last.lblk)
-        {
-            return hint;
-        }
-        let slot = match &self.index {
-            Some(index) => {
-                let found = index.range(..=lblk).next_back().or_else(|| index.first_key_value());
-                found.map_or(0, |(_, slot)| *slot)
-            }
-            None => match self.last_key(|key| key <= lblk) {
-                Some(slot) => slot as u32,
-                None => self.first_key(|_| true).unwrap_or(0) as u32,
-            },
-        };
-        self.hint.store(slot, Relaxed);
-        slot as usize
-    }
-
-    pub(crate) fn slot_after(&self, key: u32) -> Option<usize> {
-        let Some(index) = &self.index else {
-            return self.first_key(|of_chunk| of_chunk > key);
-        };
-        index.range((Excluded(key), Unbounded)).next().map(|(_, slot)| *slot as usize)
-    }
-
-    fn slot_before(&self, key: u32) -> Option<usize> {
-        let Some(index) = &self.index else {
-            return self.last_key(|of_chunk| of_chunk < key);
-        };
-        index.range(..key).next_back().map(|(_, slot)| *slot as usize)
-    }
-
-    /// The slot of the chunk with the smallest key that satisfies `want`; for few chunks.
-    fn first_key(&self, want: impl Fn(u32) -> bool) -> Option<usize> {
-        let chunks = self.chunks.iter().enumerate().filter(|(_, chunk)| want(chunk.key));
-        chunks.min_by_key(|(_, chunk)| chunk.key).map(|(slot, _)| slot)
-    }
-
-    /// The slot of the chunk with the largest key that satisfies `want`; for few chunks.
-    fn last_key(&self, want: impl Fn(u32) -> bool) -> Option<usize> {
-        let chunks = self.chunks.iter().enumerate().filter(|(_, chunk)| want(chunk.key));
-        chunks.max_by_key(|(_, chunk)| chunk.key).map(|(slot, _)| slot)
-    }
 
     /// The first entry that ends after `lblk`: the one that has it, or the next.
     pub(crate) fn seek(&self, lblk: u32) -> Option<At> {
         if self.chunks.is_empty() {
             return None;
         }
-        let slot = self.slot_of(lblk);
+        let slot = self.chunks.slot_of(lblk);
         let chunk = &self.chunks[slot];
         let at = chunk.first_after(lblk);
         if at > 0 && chunk.entries[at - 1].end() > lblk {
@@ -178,7 +99,7 @@ impl Tree {
         }
         // The last entry of the previous chunk may reach past this chunk's key.
         if at == 0
-            && let Some(before) = self.slot_before(chunk.key)
+            && let Some(before) = self.chunks.slot_before(chunk.key)
             && self.chunks[before].entries.last().is_some_and(|last| last.end() > lblk)
         {
             return Some(At { slot: before, at: self.chunks[before].len() - 1 });
@@ -192,7 +113,7 @@ impl Tree {
         if place.at < self.chunks[place.slot].len() {
             return Some(place);
         }
-        self.slot_after(self.chunks[place.slot].key).map(|slot| At { slot, at: 0 })
+        self.chunks.slot_after(self.chunks[place.slot].key).map(|slot| At { slot, at: 0 })
     }
 
     pub(crate) fn next(&self, place: At) -> Option<At> {
@@ -309,12 +230,12 @@ impl Tree {
     /// Removes all reclaimable entries. Returns the number of entries.
     pub(crate) fn clear_reclaimable(&mut self) -> u32 {
         let before = self.entries;
-        let mut slot = self.chunks.get(0).map(|_| self.slot_of(0));
+        let mut slot = self.chunks.get(0).map(|_| self.chunks.slot_of(0));
         while let Some(at) = slot {
             let key = self.chunks[at].key;
             self.erase_all(at, self.chunks[at].reclaimable());
             self.merge_or_trim(at, false);
-            slot = self.slot_after(key);
+            slot = self.chunks.slot_after(key);
         }
         before - self.entries
     }
@@ -322,7 +243,7 @@ impl Tree {
     /// Visits the entries that begin at or after `from`, one by one, until `each` returns [`Verdict::Stop`].
     /// Returns the block of the entry before which it stopped; `None` if there are no more.
     pub(crate) fn walk(&mut self, from: u32, mut each: impl FnMut(&Packed, bool) -> Verdict) -> Option<u32> {
-        let mut slot = self.chunks.get(0).map(|_| self.slot_of(from));
+        let mut slot = self.chunks.get(0).map(|_| self.chunks.slot_of(from));
         let mut stopped = None;
         while let Some(slot_now) = slot {
             let chunk = &mut self.chunks[slot_now];
@@ -355,7 +276,7 @@ impl Tree {
             if stopped.is_some() {
                 break;
             }
-            slot = self.slot_after(key);
+            slot = self.chunks.slot_after(key);
         }
         stopped
     }
@@ -378,9 +299,9 @@ impl Tree {
         if self.chunks.is_empty() {
             self.add_chunk(Chunk::new(0, matches!(self.order, Order::Lists(_))));
         }
-        let slot = self.slot_of(lblk);
+        let slot = self.chunks.slot_of(lblk);
         if self.chunks[slot].key > lblk {
-            self.rekey(slot, 0);
+            self.chunks.rekey(slot, 0);
         }
         let at = self.chunks[slot].first_after(lblk);
         if self.chunks[slot].len() < ENTRIES_MAX {
@@ -389,16 +310,16 @@ impl Tree {
         }
         let key = self.chunks[slot].key;
         if at == ENTRIES_MAX
-            && let Some(next) = self.slot_after(key)
+            && let Some(next) = self.chunks.slot_after(key)
             && self.chunks[next].len() < ENTRIES_MAX
         {
-            self.rekey(next, lblk);
+            self.chunks.rekey(next, lblk);
             self.put_at(next, 0, &item);
         } else if at == 0
-            && let Some(before) = self.slot_before(key)
+            && let Some(before) = self.chunks.slot_before(key)
             && self.chunks[before].len() < ENTRIES_MAX
         {
-            self.rekey(slot, self.chunks[slot].entries[0].lblk);
+            self.chunks.rekey(slot, self.chunks[slot].entries[0].lblk);
             let end = self.chunks[before].len();
             self.put_at(before, end, &item);
         } else {
@@ -410,7 +331,7 @@ impl Tree {
                 _ => lblk,
             };
             let mut right = Chunk::new(NONE, false);
-            self.resize(slot, |chunk| {
+            self.chunks.resize(slot, |chunk| {
                 right = chunk.split(cut, right_key);
                 chunk.trim();
             });
@@ -424,7 +345,7 @@ impl Tree {
     }
 
     fn put_at(&mut self, slot: usize, at: usize, item: &Item) {
-        self.resize(slot, |chunk| chunk.insert(at, item));
+        self.chunks.resize(slot, |chunk| chunk.insert(at, item));
         self.refile(slot);
     }
 
@@ -438,14 +359,14 @@ impl Tree {
         }
         let (key, last) = (chunk.key, place.at + 1 == chunk.len());
         if to.lblk.0 < key {
-            self.rekey(place.slot, to.lblk.0);
+            self.chunks.rekey(place.slot, to.lblk.0);
         } else if last
             && old.lblk < to.lblk.0
-            && let Some(next) = self.slot_after(key)
+            && let Some(next) = self.chunks.slot_after(key)
             && self.chunks[next].key <= to.lblk.0
         {
             // The entry reached past the next chunk's key and now begins there: move the key up.
-            self.rekey(next, self.chunks[next].entries[0].lblk);
+            self.chunks.rekey(next, self.chunks[next].entries[0].lblk);
         }
     }
 
@@ -503,21 +424,21 @@ impl Tree {
             return false;
         }
         if len < FEW {
-            if let Some(before) = self.slot_before(key)
+            if let Some(before) = self.chunks.slot_before(key)
                 && self.chunks[before].len() + len <= FEW
             {
                 self.join(before, slot);
                 return true;
             }
             if forward
-                && let Some(behind) = self.slot_after(key)
+                && let Some(behind) = self.chunks.slot_after(key)
                 && self.chunks[behind].len() + len <= FEW
             {
                 self.join(slot, behind);
                 return true;
             }
         }
-        self.resize(slot, Chunk::trim);
+        self.chunks.resize(slot, Chunk::trim);
         self.refile(slot);
         false
     }
@@ -526,30 +447,15 @@ impl Tree {
         let taken = self.drop_chunk(right);
         // The last chunk has moved to the slot of the right one.
         let left = if left == self.chunks.len() { right } else { left };
-        self.resize(left, |chunk| {
+        self.chunks.resize(left, |chunk| {
             chunk.append(taken);
             chunk.trim();
         });
         self.refile(left);
     }
 
-    fn resize(&mut self, slot: usize, how: impl FnOnce(&mut Chunk)) {
-        let chunk = &mut self.chunks[slot];
-        let before = chunk.bytes();
-        how(chunk);
-        self.chunk_bytes = self.chunk_bytes + chunk.bytes() - before;
-    }
-
     fn add_chunk(&mut self, chunk: Chunk) -> usize {
-        let (slot, key) = (self.chunks.len(), chunk.key);
-        if slot >= INDEXED || self.index.is_some() {
-            let chunks = &self.chunks;
-            let keys = || chunks.iter().enumerate().map(|(slot, chunk)| (chunk.key, slot as u32)).collect();
-            let taken = self.index.get_or_insert_with(|| Box::new(keys())).insert(key, slot as u32);
-            debug_assert!(taken.is_none(), "two chunks with the key {key}");
-        }
-        self.chunk_bytes += chunk.bytes();
-        self.chunks.push(chunk);
+        let slot = self.chunks.push(chunk);
         self.refile(slot);
         slot
     }
@@ -558,28 +464,10 @@ impl Tree {
     pub(crate) fn drop_chunk(&mut self, slot: usize) -> Chunk {
         self.unlink(slot);
         let gone = self.chunks.swap_remove(slot);
-        self.chunk_bytes -= gone.bytes();
-        if self.chunks.len() <= INDEXED / 2 {
-            self.index = None;
-        }
-        if let Some(index) = &mut self.index {
-            index.remove(&gone.key);
-        }
         if slot < self.chunks.len() {
             self.moved(self.chunks.len(), slot);
-            if let Some(place) = self.index.as_mut().and_then(|index| index.get_mut(&self.chunks[slot].key)) {
-                *place = slot as u32;
-            }
         }
         gone
-    }
-
-    fn rekey(&mut self, slot: usize, key: u32) {
-        let old = std::mem::replace(&mut self.chunks[slot].key, key);
-        if let Some(index) = &mut self.index {
-            index.remove(&old);
-            index.insert(key, slot as u32);
-        }
     }
 
     /// Checks the tree against its invariants.
@@ -587,14 +475,8 @@ impl Tree {
     /// # Panics
     /// If one is violated; the message says which.
     pub(crate) fn check(&self, merge: bool) {
-        let mut keys: Vec<_> =
-            self.chunks.iter().enumerate().map(|(slot, chunk)| (chunk.key, slot)).collect();
-        keys.sort_unstable();
-        let index = self.index.as_deref().map(|index| index.iter().map(|(key, slot)| (*key, *slot as usize)));
-        let index = index.map(Iterator::collect::<Vec<_>>);
-        assert!(index.is_some() || keys.len() <= INDEXED, "{} chunks without an index", keys.len());
-        assert!(index.is_none_or(|index| index == keys), "the index names every chunk by its key");
-        let (mut entries, mut reclaimable, mut bytes, mut last) = (0, 0, 0, None::<Entry>);
+        let keys = self.chunks.check();
+        let (mut entries, mut reclaimable, mut last) = (0, 0, None::<Entry>);
         for (at, (key, slot)) in keys.iter().enumerate() {
             let chunk = &self.chunks[*slot];
             assert!((1..=ENTRIES_MAX).contains(&chunk.len()), "{} entries", chunk.len());
@@ -619,10 +501,8 @@ impl Tree {
             );
             entries += chunk.len() as u32;
             reclaimable += chunk.reclaimable().count_ones();
-            bytes += chunk.bytes();
         }
         assert_eq!((self.entries, self.reclaimable), (entries, reclaimable), "counts");
-        assert_eq!(self.chunk_bytes, bytes, "bytes");
         match &self.order {
             Order::Plain => {}
             Order::Lists(fifo) => fifo.check(&self.chunks),
