@@ -7,6 +7,14 @@
 //! directories in their inode ([`inline`] changes the bytes).
 //!
 //! ```text
+//! Editor       operations on names, as recipes; those of indexed directories are in `indexed`
+//!   Linear     directories without an index
+//!   Index      the nodes in memory, paths to leaves  \   Split, Shrink: changes of both, when a leaf is full
+//!   Leaves     search and change of one leaf         /   or empty
+//!   Blocks     reads single blocks, appends and frees them
+//! ```
+//!
+//! ```text
 //!   1 block, linear  --full-->  root, 2 leaves  --leaf full-->  one leaf more  --node full-->  one node more
 //!        ^                                                                     --root full--> one level more
 //!        '---------- the last name is removed ---- empty leaves are freed, with nodes that become empty;
@@ -30,29 +38,39 @@
 //!
 //! Source: kernel Documentation/filesystems/ext4/directory.rst.
 
+mod blocks;
 mod cache;
 mod filters;
 mod hints;
 mod index;
+mod indexed;
 pub mod inline;
 mod leaf;
+mod leaf_cache;
+mod leaves;
 mod linear;
 mod nodes;
 mod notes;
 mod path;
 mod shrink;
+mod split;
+mod stats;
 
-use extant_base::{CorruptAt, Ino, Lblk, Malformed, Pblk};
+use extant_base::{Ino, Lblk, Pblk};
 use extant_buffer::{Buffer, Hint, ReadFault};
 use extant_ondisk::dirent::edit::Found;
 use extant_ondisk::dirent::{DirBlockWriter, DirFormat, NAME_LEN_MAX};
 use extant_ondisk::filetype::FileType;
 
-use crate::order::Hasher;
-use crate::{Dir, DirBlocks, Format, Storage};
+use crate::edit::blocks::Blocks;
+use crate::edit::index::Index;
+use crate::edit::leaves::Leaves;
+use crate::edit::linear::{Inserted, Linear};
+use crate::{DirBlocks, Format};
 
-pub use cache::{DirCache, Stats};
+pub use cache::DirCache;
 pub use hints::HINTS_MAX;
+pub use stats::Stats;
 
 /// Access to a directory's blocks for changes, in a transaction with credits for [`Needs`].
 ///
@@ -337,11 +355,9 @@ impl NameLocation {
 
 /// A directory that is being changed.
 pub struct Editor<'a> {
-    ino: Ino,
-    format: &'a Format,
-    blocks: &'a dyn DirEdit,
-    cache: &'a mut DirCache,
-    is_indexed: bool,
+    blocks: Blocks<'a>,
+    index: &'a mut Index,
+    leaves: &'a mut Leaves,
 }
 
 impl<'a> Editor<'a> {
@@ -358,13 +374,16 @@ impl<'a> Editor<'a> {
         cache: &'a mut DirCache,
     ) -> Result<Self, EditFault> {
         target.check()?;
-        Ok(Self { ino: target.ino, format, blocks, cache, is_indexed: target.indexed })
+        let DirCache { index, leaves, stats } = cache;
+        let is_indexed = target.indexed;
+        let blocks = Blocks { ino: target.ino, format, access: blocks, stats, is_indexed };
+        Ok(Self { blocks, index, leaves })
     }
 
     /// Whether the directory has an index now.
     #[must_use]
     pub fn is_indexed(&self) -> bool {
-        self.is_indexed
+        self.blocks.is_indexed
     }
 
     /// Levels of nodes below the root of the index, 0 to 2, for [`Needs`]; `None` for a linear directory.
@@ -372,11 +391,11 @@ impl<'a> Editor<'a> {
     /// # Errors
     /// The root cannot be read or breaks a rule.
     pub fn levels(&mut self) -> Result<Option<u8>, EditFault> {
-        if !self.is_indexed {
+        if !self.blocks.is_indexed {
             return Ok(None);
         }
-        self.load_root()?;
-        Ok(Some(self.cache.levels))
+        self.index.load_root(&mut self.blocks)?;
+        Ok(Some(self.index.levels()))
     }
 
     /// The inode of `name`; "." and ".." are names, too.
@@ -392,8 +411,8 @@ impl<'a> Editor<'a> {
     /// # Errors
     /// As [`lookup`](Self::lookup).
     pub fn find(&mut self, name: &[u8]) -> Result<Option<NameLocation>, EditFault> {
-        if !self.is_indexed || is_dots(name) || !is_name(name) {
-            let ino = self.dir().lookup(self.format, name)?;
+        if !self.blocks.is_indexed || is_dots(name) || !is_name(name) {
+            let ino = self.blocks.dir().lookup(self.blocks.format, name)?;
             return Ok(ino.map(NameLocation::anywhere));
         }
         let looked = self.find_indexed(name);
@@ -414,12 +433,12 @@ impl<'a> Editor<'a> {
         if is_dots(name) {
             return Err(EditFault::Exists);
         }
-        let inserted = match self.is_indexed {
+        let inserted = match self.blocks.is_indexed {
             true => self.insert_indexed(name, ino, kind),
             false => self.insert_linear(name, ino, kind),
         };
         self.clear_cache_on_fault(inserted)?;
-        self.cache.stats.inserts += 1;
+        self.blocks.stats.inserts += 1;
         Ok(())
     }
 
@@ -453,15 +472,15 @@ impl<'a> Editor<'a> {
         if is_dots(name) || !is_name(name) {
             return Err(EditFault::Absent);
         }
-        let removed = match (self.is_indexed, location) {
+        let removed = match (self.blocks.is_indexed, location) {
             (true, Some(NameLocation { ino, place: Some((lblk, at, hash)) })) => {
                 self.remove_in_leaf(name, hash, lblk, Found { at, ino })
             }
             (true, _) => self.remove_indexed(name),
-            (false, _) => self.remove_linear(name),
+            (false, _) => self.linear().remove(name),
         };
         let ino = self.clear_cache_on_fault(removed)?;
-        self.cache.stats.removes += 1;
+        self.blocks.stats.removes += 1;
         Ok(ino)
     }
 
@@ -473,18 +492,18 @@ impl<'a> Editor<'a> {
         if is_dots(name) || !is_name(name) {
             return Err(EditFault::Absent);
         }
-        let found = match self.is_indexed {
+        let found = match self.blocks.is_indexed {
             true => self.find_indexed(name).map(|found| found.map(|(leaf, _, found)| (leaf, found))),
-            false => self.find_linear(name),
+            false => self.linear().find(name),
         };
         let (lblk, found) = self.clear_cache_on_fault(found)?.ok_or(EditFault::Absent)?;
-        let format = self.format.entries;
+        let format = self.blocks.format.entries;
         let mut is_done = false;
-        let changed = self.blocks.change_leaf(lblk, self.cache.at(lblk), &mut |bytes| {
+        let changed = self.blocks.access.change_leaf(lblk, self.leaves.cache.at(lblk), &mut |bytes| {
             is_done = format.replace_at(bytes, found.at, ino, kind)
         });
         self.clear_cache_on_fault(changed.map_err(EditFault::from))?;
-        let stale = if is_done { Ok(()) } else { Err(self.stale(lblk)) };
+        let stale = if is_done { Ok(()) } else { Err(self.blocks.stale(lblk)) };
         self.clear_cache_on_fault(stale)?;
         Ok(found.ino)
     }
@@ -494,21 +513,23 @@ impl<'a> Editor<'a> {
     /// # Errors
     /// Block 0 cannot be read or does not begin with "." and "..".
     pub fn set_parent(&mut self, parent: Ino) -> Result<(), EditFault> {
-        let index = self.format.index;
-        if self.is_indexed {
-            let block = self.index_block(Lblk(0))?;
-            index.decode_root(&block).map_err(|fact| self.corrupt(&block, Lblk(0), fact))?;
+        let Self { blocks, leaves, .. } = self;
+        let first = Lblk(0);
+        if blocks.is_indexed {
+            let index = blocks.format.index;
+            let block = blocks.index(first)?;
+            index.decode_root(&block).map_err(|fact| blocks.corrupt(&block, first, fact))?;
             drop(block);
-            return Ok(self.blocks.change_index(Lblk(0), &mut |bytes| index.put_parent(bytes, parent))?);
+            return Ok(blocks.access.change_index(first, &mut |bytes| index.put_parent(bytes, parent))?);
         }
-        let entries = self.format.entries;
-        let block = self.leaf_block(Lblk(0))?;
-        let (_, dotdot) = leaf::dots(&entries, &block).map_err(|fact| self.corrupt(&block, Lblk(0), fact))?;
+        let entries = blocks.format.entries;
+        let block = leaves.read(blocks, first)?;
+        let (_, dotdot) = leaf::dots(&entries, &block).map_err(|fact| blocks.corrupt(&block, first, fact))?;
         drop(block);
         let mut set = |bytes: &mut [u8]| {
             entries.replace_at(bytes, dotdot, parent, FileType::Directory);
         };
-        Ok(self.blocks.change_leaf(Lblk(0), self.cache.at(Lblk(0)), &mut set)?)
+        Ok(blocks.access.change_leaf(first, leaves.cache.at(first), &mut set)?)
     }
 
     /// Whether "." and ".." are the only names. May read every block.
@@ -516,101 +537,64 @@ impl<'a> Editor<'a> {
     /// # Errors
     /// A block cannot be read or breaks a rule, or block 0 does not begin with "." and "..".
     pub fn is_empty(&self) -> Result<bool, EditFault> {
-        let dir = self.dir();
+        let blocks = &self.blocks;
+        let dir = blocks.dir();
         let mut next = 0;
-        while next < self.blocks.len() {
+        while next < blocks.len() {
             let lblk = Lblk(next);
             next += 1;
-            let Some(block) = dir.block_of_entries(self.blocks, lblk)? else {
+            let Some(block) = dir.block_of_entries(blocks.access, lblk)? else {
                 if lblk.0 == 0 {
                     return Err(dir.hole(lblk).into());
                 }
-                next = lblk.0.saturating_add(self.blocks.hole_len(lblk).max(1));
+                next = lblk.0.saturating_add(blocks.access.hole_len(lblk).max(1));
                 continue;
             };
-            let checked = leaf::holds_names(&self.format.entries, &block, lblk.0 == 0);
-            if checked.map_err(|fact| self.corrupt(&block, lblk, fact))? {
+            let checked = leaf::holds_names(&blocks.format.entries, &block, lblk.0 == 0);
+            if checked.map_err(|fact| blocks.corrupt(&block, lblk, fact))? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    fn dir(&self) -> Dir<'a> {
-        let blocks: &'a dyn DirBlocks = self.blocks;
-        let storage = if self.is_indexed { Storage::Indexed(blocks) } else { Storage::Linear(blocks) };
-        Dir { ino: self.ino, storage, casefold: false, encrypted: false }
+    /// Prefetches memory for operations on these names, in their order: [`HINTS_MAX`] at most (the rest is
+    /// ignored). They come next, or after pending names of earlier calls. Best effort, and useless in small
+    /// directories.
+    pub fn prefetch_names<'n>(&mut self, names: impl IntoIterator<Item = &'n [u8]>) {
+        if self.blocks.is_indexed && self.index.cached(Lblk(0)).is_some() {
+            self.index.prefetch_names(names, &self.leaves.cache, self.blocks.access);
+        } else {
+            self.index.hints.clear();
+        }
+    }
+
+    fn linear(&mut self) -> Linear<'_, 'a> {
+        Linear { blocks: &mut self.blocks, leaves: self.leaves }
+    }
+
+    fn insert_linear(&mut self, name: &[u8], ino: Ino, kind: FileType) -> Result<(), EditFault> {
+        match self.linear().insert(name, ino, kind)? {
+            Inserted::Done => Ok(()),
+            Inserted::NeedsIndex(version) => {
+                self.linear().make_indexed(version)?;
+                self.clear_cache();
+                self.insert_indexed(name, ino, kind)
+            }
+        }
+    }
+
+    fn clear_cache(&mut self) {
+        self.index.clear();
+        self.leaves.clear();
     }
 
     /// A fault may come between a change of the cache and that of the block, so the cache is cleared.
     fn clear_cache_on_fault<T>(&mut self, done: Result<T, EditFault>) -> Result<T, EditFault> {
         if matches!(done, Err(EditFault::Read(_))) {
-            self.cache.clear();
+            self.clear_cache();
         }
         done
-    }
-
-    /// Calls `look` with the bytes of a leaf, for callers that read few of them.
-    fn look_leaf(&mut self, lblk: Lblk, look: &mut dyn FnMut(&[u8])) -> Result<(), ReadFault> {
-        self.cache.stats.leaf_reads += 1;
-        let dir = self.dir();
-        let looked = self.blocks.look_leaf_at(lblk, self.cache.at(lblk), look);
-        let is_there = looked.map_err(|fault| dir.placed(fault, lblk))?;
-        if is_there { Ok(()) } else { Err(dir.hole(lblk)) }
-    }
-
-    fn leaf_block(&mut self, lblk: Lblk) -> Result<Buffer, ReadFault> {
-        self.cache.stats.leaf_reads += 1;
-        let dir = self.dir();
-        let block = self.blocks.leaf_at(lblk, self.cache.at(lblk));
-        let block = block.map_err(|fault| dir.placed(fault, lblk))?;
-        block.ok_or_else(|| dir.hole(lblk))
-    }
-
-    fn index_block(&mut self, lblk: Lblk) -> Result<Buffer, ReadFault> {
-        self.cache.stats.index_reads += 1;
-        let dir = self.dir();
-        let block = self.blocks.index(lblk).map_err(|fault| dir.placed(fault, lblk))?;
-        block.ok_or_else(|| dir.hole(lblk))
-    }
-
-    fn corrupt(&self, block: &Buffer, lblk: Lblk, fact: Malformed) -> ReadFault {
-        self.dir().corrupt(block, lblk, fact)
-    }
-
-    /// The block has changed since it was read: damage, since the caller has the directory's lock.
-    fn stale(&self, lblk: Lblk) -> EditFault {
-        let fact = Malformed::new("directory block", "entries must be where they were", lblk.0);
-        self.dir().placed(ReadFault::corrupt(CorruptAt::default(), fact), lblk).into()
-    }
-
-    /// Checks that the directory can grow by `more` blocks.
-    fn check_size(&self, more: u32) -> Result<(), NoSpace> {
-        let large_dir = self.format.index.large_dir;
-        let len = u64::from(self.blocks.len()) + u64::from(more);
-        // Child numbers in the index have 28 bits; without large_dir the size has 32.
-        let fits_index = len <= 0x0FFF_FFFF;
-        let fits_size = large_dir || len << self.format.entries.block_size.log2() <= u64::from(u32::MAX);
-        if fits_index && fits_size { Ok(()) } else { Err(NoSpace::Size { large_dir }) }
-    }
-
-    fn append(&mut self, as_index: bool, fill: &mut dyn FnMut(&mut [u8])) -> Result<Lblk, EditFault> {
-        self.check_size(1)?;
-        let lblk = self.blocks.append(as_index, fill)?;
-        self.cache.forget_at(lblk);
-        Ok(lblk)
-    }
-
-    /// Frees the last block.
-    fn pop(&mut self) -> Result<(), EditFault> {
-        let last = self.blocks.len().checked_sub(1);
-        last.into_iter().for_each(|last| self.cache.forget_at(Lblk(last)));
-        self.blocks.pop()
-    }
-
-    /// The hasher of this directory; loaded with the root.
-    fn hasher(&self) -> &Hasher {
-        self.cache.hasher()
     }
 }
 

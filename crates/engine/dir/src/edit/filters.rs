@@ -11,8 +11,8 @@
 //! number, instead of the leaf. For one in 150 new names the filter reports a possible match, and the leaf is
 //! read.
 //!
-//! Invariant: if [`super::cache::DirCache`] records a filter for a leaf, the bits of all its names are set.
-//! Removed names keep their bits until the filter is rebuilt.
+//! Invariant: if [`super::leaf_cache::LeafCache`] records a filter for a leaf, the bits of all its names are
+//! set. Removed names keep their bits until the filter is rebuilt.
 
 use extant_base::Lblk;
 use extant_ondisk::hash::NameHash;

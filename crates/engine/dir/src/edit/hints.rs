@@ -19,9 +19,11 @@
 use extant_base::Lblk;
 use extant_ondisk::hash::NameHash;
 
-use super::nodes::CachedNode;
+use super::leaf_cache::LeafCache;
+use super::nodes::{CachedNode, Nodes};
 use super::path::{LeafSpan, Path};
-use super::{Editor, is_name};
+use super::{DirEdit, is_name};
+use crate::order::Hasher;
 
 /// Names to prefetch together at most: more would evict the lines of the first ones.
 pub const HINTS_MAX: usize = 16;
@@ -110,80 +112,70 @@ impl Hints {
         (next.hash, next.span) = (hash, None);
         self.len += 1;
     }
-}
 
-impl Editor<'_> {
-    /// Prefetches memory for operations on these names, in their order: [`HINTS_MAX`] at most (the rest is
-    /// ignored). They come next, or after pending names of earlier calls. Best effort, and useless in small
-    /// directories.
-    pub fn prefetch_names<'n>(&mut self, names: impl IntoIterator<Item = &'n [u8]>) {
-        let mut hints = std::mem::take(&mut self.cache.hints);
-        if self.is_indexed && self.cache.node(Lblk(0)).is_some() {
-            self.add_hints(&mut hints, names);
-        } else {
-            hints.clear();
-        }
-        self.cache.hints = hints;
-    }
-
-    /// Handles all names together, step by step from the lowest nodes on: the misses of a step are
-    /// independent.
-    fn add_hints<'n>(&self, hints: &mut Hints, names: impl IntoIterator<Item = &'n [u8]>) {
-        hints.make_room(HINTS_MAX);
-        let before = hints.len;
+    /// Prefetches memory for operations on these names, all names together, step by step from the lowest
+    /// nodes on: the misses of a step are independent. The root must be loaded.
+    pub(super) fn prefetch<'n>(
+        &mut self,
+        names: impl IntoIterator<Item = &'n [u8]>,
+        nodes: &Nodes,
+        hasher: &Hasher,
+        leaves: &LeafCache,
+        access: &dyn DirEdit,
+    ) {
+        self.make_room(HINTS_MAX);
+        let before = self.len;
         let mut begun = [PartialPath { path: Path::START, node: None }; HINTS_MAX];
         for (begun, name) in begun.iter_mut().zip(names.into_iter().filter(|name| is_name(name))) {
-            let hash = self.hasher().hash(name);
-            hints.push(name, hash);
-            *begun = self.begin_path(hash.hash);
+            let hash = hasher.hash(name);
+            self.push(name, hash);
+            *begun = PartialPath::begin(nodes, hash.hash);
         }
         // The lines for pending names were prefetched long ago and cause no wait; meanwhile the new ones
         // arrive.
-        self.prefetch_leaves(&hints.names[hints.new..before]);
-        let names = &mut hints.names[before..hints.len];
+        prefetch_leaves(&self.names[self.new..before], leaves, access);
+        let names = &mut self.names[before..self.len];
         for (hints, begun) in names.iter_mut().zip(begun) {
-            hints.span = Self::end_span(begun, hints.hash.hash);
+            hints.span = begun.end(hints.hash.hash);
         }
         let spans = || names.iter().filter_map(|hints| Some((hints.span?, hints.hash)));
-        spans().for_each(|(span, _)| self.cache.prefetch(span.leaf));
-        spans().for_each(|(span, hash)| self.cache.prefetch_filter(span.leaf, hash));
-        hints.new = before;
+        spans().for_each(|(span, _)| leaves.prefetch(span.leaf));
+        spans().for_each(|(span, hash)| leaves.prefetch_filter(span.leaf, hash));
+        self.new = before;
         if before == 0 {
-            self.prefetch_leaves(names);
-            hints.new = hints.len;
+            prefetch_leaves(names, leaves, access);
+            self.new = self.len;
         }
         let room = |hints: &HintedName| size_of::<HintedName>() + hints.name.capacity();
-        hints.held_bytes = hints.names.iter().map(room).sum();
+        self.held_bytes = self.names.iter().map(room).sum();
     }
+}
 
+impl PartialPath<'_> {
     /// Descends to one of the lowest nodes, which are many, and prefetches what will be read there.
-    fn begin_path(&self, hash: u32) -> PartialPath<'_> {
+    fn begin(nodes: &Nodes, hash: u32) -> PartialPath<'_> {
         let mut path = Path::START;
-        let mut node = self.cache.node(path.leaf());
+        let mut node = nodes.get(path.leaf());
         while let Some(above) = node
-            && path.len() < usize::from(self.cache.levels)
+            && path.len() < usize::from(nodes.levels)
         {
             path.go_on(above, Some(hash));
             // The operation itself detects and reports a damaged index with a cycle.
-            node = if path.is_circle() { None } else { self.cache.node(path.leaf()) };
+            node = if path.is_circle() { None } else { nodes.get(path.leaf()) };
         }
         node.into_iter().for_each(|node| path.prefetch(node, hash));
         PartialPath { path, node }
     }
 
-    fn end_span(PartialPath { mut path, node }: PartialPath<'_>, hash: u32) -> Option<LeafSpan> {
-        path.go_on(node?, Some(hash));
-        (!path.is_circle()).then(|| path.span())
+    fn end(mut self, hash: u32) -> Option<LeafSpan> {
+        self.path.go_on(self.node?, Some(hash));
+        (!self.path.is_circle()).then(|| self.path.span())
     }
+}
 
-    /// Prefetches the data that the slots of leaves refer to.
-    fn prefetch_leaves(&self, names: &[HintedName]) {
-        let spans = || names.iter().filter_map(|hints| Some((hints.span?, hints.hash)));
-        for (span, _) in spans() {
-            if let Some((at, what)) = self.cache.prefetch_notes(span.leaf) {
-                self.blocks.prefetch_leaf(at, what);
-            }
-        }
-        spans().for_each(|(span, hash)| self.cache.prefetch_bucket(span.leaf, hash.hash));
-    }
+/// Prefetches the data that the slots of leaves refer to.
+fn prefetch_leaves(names: &[HintedName], leaves: &LeafCache, access: &dyn DirEdit) {
+    let spans = || names.iter().filter_map(|hints| Some((hints.span?, hints.hash)));
+    spans().for_each(|(span, _)| leaves.prefetch_leaf(span.leaf, access));
+    spans().for_each(|(span, hash)| leaves.prefetch_bucket(span.leaf, hash.hash));
 }

@@ -85,6 +85,8 @@ impl<'a> CachedNode<'a> {
 #[derive(Default)]
 pub(super) struct Nodes {
     root: Vec<DxEntry>,
+    /// Levels of nodes below the root.
+    pub(super) levels: u8,
     places: HashMap<u32, NodeSlot, BuildHasherDefault<Spread>>,
     /// Entries per node at most; 0 before the root is loaded.
     room: usize,
@@ -101,10 +103,10 @@ struct NodeSlot {
 }
 
 impl Nodes {
-    /// Sets the root of an index with `room` entries per block at most.
-    pub(super) fn begin(&mut self, entries: impl ExactSizeIterator<Item = DxEntry>, room: usize) {
+    /// Sets the root of an index with `levels` levels below it, and `room` entries per node at most.
+    pub(super) fn begin(&mut self, entries: impl ExactSizeIterator<Item = DxEntry>, levels: u8, room: usize) {
         self.clear();
-        self.room = room;
+        (self.levels, self.room) = (levels, room);
         self.put(Lblk(0), entries);
     }
 
@@ -157,7 +159,8 @@ impl Nodes {
 
     /// Drops all nodes except the root.
     pub(super) fn clear(&mut self) {
-        *self = Self { root: std::mem::take(&mut self.root), room: self.room, ..Self::default() };
+        let Self { levels, room, .. } = *self;
+        *self = Self { root: std::mem::take(&mut self.root), levels, room, ..Self::default() };
     }
 
     pub(super) fn insert(&mut self, lblk: Lblk, at: usize, entry: DxEntry) {

@@ -1,8 +1,8 @@
 //! Paths through an index.
 //!
 //! ```text
-//! path:  root, entry 2 -> node 9, entry 41 -> leaf 77      for changes of the index
-//! Way:                                        leaf 77      for changes of the leaf; with the next leaf's key
+//! Path:      root, entry 2 -> node 9, entry 41 -> leaf 77    for changes of the index
+//! LeafSpan:                                       leaf 77    for changes of the leaf; with the next key
 //! ```
 
 use extant_base::Lblk;

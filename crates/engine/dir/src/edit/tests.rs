@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use self::toy::{INO, Like, Model, PARENT, Toy, judge, listed};
 use super::inline::InlineEditor;
 use super::*;
+use crate::{Dir, Storage};
 
 const VERSIONS: [HashVersion; 6] = [
     HashVersion::Legacy,

@@ -160,7 +160,8 @@ fn a_leaf_that_was_changed_as_a_node_is_damage() {
         for number in 0..300 {
             toy.editor(&mut cache).insert(&name(number, 100), Ino(number + 20), FileType::Regular).unwrap();
         }
-        let noted: Vec<u32> = (1..toy.len.get()).filter(|lblk| cache.notes(Lblk(*lblk)).is_some()).collect();
+        let noted: Vec<u32> =
+            (1..toy.len.get()).filter(|lblk| cache.leaves.cache.notes(Lblk(*lblk)).is_some()).collect();
         assert!(noted.len() > 20);
         let seal = Seal { owner: Owner { kind: Kind::DirIndex, ino: 0 }, seed: None };
         for lblk in noted {

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use extant_base::{BlockSize, Pblk};
+use extant_base::{BlockSize, Malformed, Pblk};
 use extant_buffer::{Buffers, Direct, Edit, Kind, Owner, Seal};
 use extant_device::MemDevice;
 use extant_memory::Budget;
@@ -15,8 +15,8 @@ use extant_ondisk::hash::{HashVersion, dirhash};
 use extant_ondisk::htree::{DxEntries, DxFormat, DxKind};
 
 use super::super::*;
-use crate::Cursor;
 use crate::edit::leaf::LeafEntry;
+use crate::{Cursor, Dir, Storage};
 
 pub(super) const INO: Ino = Ino(12);
 pub(super) const PARENT: Ino = Ino(2);
@@ -270,7 +270,7 @@ impl Judge<'_> {
     }
 
     fn below(&mut self, lblk: u32, entries: DxEntries<'_>, levels: u8, low: u32, next: Option<u32>) {
-        if let Some(node) = self.cache.node(Lblk(lblk)) {
+        if let Some(node) = self.cache.index.cached(Lblk(lblk)) {
             let cached: Vec<_> = node.entries().to_vec();
             assert_eq!(cached, entries.iter().collect::<Vec<_>>(), "index block {lblk}");
         }
@@ -340,8 +340,11 @@ impl Judge<'_> {
         assert!(dots == 0 || dots == 2);
         if range.is_some() {
             assert!(!mapped.is_empty(), "leaf {lblk} is empty");
-            assert!(known.iter().all(|hash| self.cache.may_hold(Lblk(lblk), *hash)), "filter of {lblk}");
-            if let Some(notes) = self.cache.notes(Lblk(lblk)) {
+            assert!(
+                known.iter().all(|hash| self.cache.leaves.cache.may_hold(Lblk(lblk), *hash)),
+                "filter of {lblk}"
+            );
+            if let Some(notes) = self.cache.leaves.cache.notes(Lblk(lblk)) {
                 let mut noted: Vec<_> = notes.entries().collect();
                 noted.sort_unstable();
                 mapped.sort_unstable();
@@ -349,7 +352,7 @@ impl Judge<'_> {
                 assert_eq!(notes.live_bytes as usize, live);
                 let hole = notes.hole();
                 assert!(hole.len == 0 || holes.get(&hole.at) == Some(&hole.len), "{hole:?} {holes:?}");
-            } else if let Some((hole, noted)) = self.cache.room(Lblk(lblk)) {
+            } else if let Some((hole, noted)) = self.cache.leaves.cache.room(Lblk(lblk)) {
                 assert_eq!(noted, live);
                 assert!(hole.len == 0 || holes.get(&hole.at) == Some(&hole.len), "{hole:?} {holes:?}");
             }
