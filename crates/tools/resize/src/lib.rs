@@ -34,6 +34,7 @@ mod fs;
 mod grow;
 pub mod plan;
 mod shrink;
+mod size;
 mod switch;
 
 use std::collections::BTreeMap;
@@ -52,6 +53,8 @@ use extant_volume::{MountGuard, OpenFault, OpenOptions, Volume, log_on};
 pub use fault::ResizeFault;
 use fs::Fs;
 use plan::Step;
+pub use size::Size;
+use size::{Need, SmallerSizes, Target};
 use switch::{Change, Switcher};
 
 /// The bytes that hold a file system, and whether there can be more of them.
@@ -129,21 +132,6 @@ impl Storage for ImageFile {
             false => self.extend(bytes),
         }
     }
-}
-
-/// The size asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Size {
-    /// This many bytes.
-    Bytes(u64),
-    /// This many bytes more.
-    More(u64),
-    /// This many bytes less.
-    Less(u64),
-    /// All of the device.
-    Max,
-    /// The smallest size to which the file system can shrink.
-    Min,
 }
 
 /// Options of a resize.
@@ -243,106 +231,6 @@ pub struct ResizeReport {
 /// A round of the search for the smallest size has to gain one part in this many.
 const GAIN_SHARE: u64 = 500;
 
-/// What to do for a size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Target {
-    Grow(u64),
-    Shrink(u64),
-}
-
-/// The number of blocks of a size; `None` for the smallest one.
-fn wanted_blocks(size: Size, fs: &Fs, device_bytes: u64) -> Option<u64> {
-    let log2 = fs.geometry.block_size.log2();
-    let now = fs.sb.blocks_count << log2;
-    Some(match size {
-        Size::Bytes(bytes) => bytes >> log2,
-        Size::More(bytes) => now.saturating_add(bytes) >> log2,
-        Size::Less(bytes) => now.saturating_sub(bytes) >> log2,
-        Size::Max => device_bytes >> log2,
-        Size::Min => return None,
-    })
-}
-
-/// The blocks after the resize.
-fn target(size: Size, fs: &Fs, device_bytes: u64, is_mounted: bool) -> Result<Target, ResizeFault> {
-    let now = fs.sb.blocks_count;
-    let wanted = match wanted_blocks(size, fs, device_bytes) {
-        Some(wanted) if wanted >= now => {
-            // A rest that is too small for a group is left out, but this makes nothing smaller.
-            return Ok(Target::Grow(plan::fit(&fs.sb, wanted)?.max(now)));
-        }
-        wanted => wanted,
-    };
-    if let Some(why) = fs.cannot_shrink() {
-        return Err(ResizeFault::CannotShrink(why));
-    }
-    let inodes = Inodes::of(fs, is_mounted)?;
-    let least = smallest(fs, inodes)?;
-    let Some(wanted) = wanted else { return Ok(Target::Shrink(least)) };
-    match feasible(fs, wanted, inodes)? {
-        Ok(blocks) => Ok(Target::Shrink(blocks)),
-        Err(why) => {
-            let log2 = fs.geometry.block_size.log2();
-            Err(ResizeFault::TooSmall { bytes: wanted << log2, why, least: least << log2 })
-        }
-    }
-}
-
-/// Whether inodes can get other numbers.
-#[derive(Clone, Copy)]
-struct Inodes {
-    /// Groups that must stay.
-    groups: u32,
-    /// Why inodes in use after these groups cannot move.
-    fixed: Option<&'static str>,
-}
-
-impl Inodes {
-    fn of(fs: &Fs, is_mounted: bool) -> Result<Self, ResizeFault> {
-        let fixed = fs.keeps_inodes(is_mounted);
-        let in_use = match fixed {
-            Some(_) => fs.groups_with_inodes()?,
-            None => 0,
-        };
-        Ok(Self { groups: in_use.max(fs.groups_with_fixed_inodes()), fixed })
-    }
-}
-
-/// The number of blocks of a shrink to `wanted` blocks, or what does not fit.
-fn feasible(fs: &Fs, wanted: u64, inodes: Inodes) -> Result<Result<u64, &'static str>, ResizeFault> {
-    let Ok(to) = plan::shrunk(&fs.sb, wanted) else { return Ok(Err("there must be room for the metadata")) };
-    let geometry = Geometry::new(&to)?;
-    if geometry.groups < inodes.groups {
-        return Ok(Err(inodes.fixed.unwrap_or("reserved inodes are after it")));
-    }
-    let (used, free) = fs.inodes_to_move(geometry.groups)?;
-    if used > free {
-        return Ok(Err("more inodes are in use than it has"));
-    }
-    let guard = fs.sb.features.has_incompat(Features::MMP).then_some(fs.sb.mmp_block);
-    if guard.is_some_and(|block| block >= geometry.blocks) {
-        return Ok(Err("its multiple-mount protection block is after it"));
-    }
-    let need = fs.need(&geometry)?;
-    match need.move_blocks <= need.free_blocks {
-        true => Ok(Ok(geometry.blocks)),
-        false => Ok(Err("files have more blocks")),
-    }
-}
-
-/// The smallest number of blocks.
-fn smallest(fs: &Fs, inodes: Inodes) -> Result<u64, ResizeFault> {
-    let (mut low, mut high) = (0, fs.sb.blocks_count);
-    while low + 1 < high {
-        let middle = low + (high - low) / 2;
-        match feasible(fs, middle, inodes)? {
-            Ok(_) => high = middle,
-            Err(_) => low = middle,
-        }
-    }
-    Ok(feasible(fs, high, inodes)?.unwrap_or(fs.sb.blocks_count))
-}
-
 /// Plans a resize and changes nothing. The plan does not take into account what a journal that needs replay
 /// contains. `is_fixed` says that the device cannot become longer.
 ///
@@ -354,7 +242,7 @@ pub fn preview(device: &Arc<dyn Device>, size: Size, is_fixed: bool) -> Result<R
     drop(Volume::open_read_only(Arc::clone(device), &open)?);
     let fs = Fs::read(Arc::clone(device))?;
     fs.must_be_clean()?;
-    let target = target(size, &fs, device.size_bytes(), false)?;
+    let target = Target::of(size, &fs, device.size_bytes(), false)?;
     let before = Layout::of(&fs.sb, &fs.geometry);
     let (mut sb, mut steps, mut moved, mut moved_inodes) = (fs.sb.clone(), 0, 0, 0);
     match target {
@@ -362,8 +250,8 @@ pub fn preview(device: &Arc<dyn Device>, size: Size, is_fixed: bool) -> Result<R
             sb = plan::shrunk(&sb, blocks)?;
             steps = 1;
             let geometry = Geometry::new(&sb)?;
-            moved = fs.need(&geometry)?.move_blocks;
-            moved_inodes = fs.inodes_to_move(geometry.groups)?.0;
+            moved = Need::of(&fs, &geometry)?.move_blocks;
+            moved_inodes = size::inodes_to_move(&fs, geometry.groups)?.0;
         }
         Target::Shrink(_) => {}
         Target::Grow(blocks) => {
@@ -407,7 +295,7 @@ pub fn resize(
     let before = Layout::of(&fs.sb, &fs.geometry);
     let log2 = fs.geometry.block_size.log2();
     let check = || checked(cancel, guard.as_ref());
-    let done = match target(size, &fs, device.size_bytes(), options.is_mounted)? {
+    let done = match Target::of(size, &fs, device.size_bytes(), options.is_mounted)? {
         Target::Grow(blocks) => {
             // Nothing changes if there is no first step.
             let room = switcher_of(&fs, options)?.room()?;
@@ -429,7 +317,7 @@ pub fn resize(
             let mut now = u64::MAX;
             while size == Size::Min && fs.sb.blocks_count < now - now / GAIN_SHARE {
                 now = fs.sb.blocks_count;
-                let least = smallest(&fs, Inodes::of(&fs, options.is_mounted)?)?;
+                let least = SmallerSizes::of(&fs, options.is_mounted)?.least()?;
                 if least < now {
                     done.add(shrink(&mut fs, least, true, options, observer, &check)?);
                 }
@@ -646,7 +534,8 @@ fn shrink(
             }
             // An inode cannot get another number: its group stays.
             Err(fault @ (ResizeFault::Plan(_) | ResizeFault::CannotShrink(_))) if is_min => {
-                let groups = u64::from(fs.groups_with_inodes()?) * u64::from(fs.geometry.blocks_per_group);
+                let groups =
+                    u64::from(size::groups_with_inodes(fs)?) * u64::from(fs.geometry.blocks_per_group);
                 let kept = u64::from(fs.geometry.first_data_block) + groups;
                 if kept <= target {
                     return Err(ended(fs, options, fault));

@@ -44,7 +44,7 @@ use extant_ondisk::{Features, Geometry, orphan_file, xattr};
 use crate::copier::Copier;
 use crate::fault::ResizeFault;
 use crate::fs::Fs;
-use crate::plan;
+use crate::size::keeps_inodes;
 use crate::switch::{Blocks, Change, Switcher};
 use clusters::Chain;
 use maps::Node;
@@ -131,77 +131,7 @@ pub(crate) struct Moved {
     pub(crate) switches: u32,
 }
 
-/// What shrinking needs to know, without moving anything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Need {
-    /// Blocks in use after the new end that must move, in whole clusters.
-    pub(crate) move_blocks: u64,
-    /// Free blocks before the new end.
-    pub(crate) free_blocks: u64,
-}
-
 impl Fs {
-    /// Why this file system cannot shrink at all.
-    pub(crate) fn cannot_shrink(&self) -> Option<&'static str> {
-        let features = &self.sb.features;
-        match () {
-            () if self.geometry.cluster_ratio() > 1 && self.geometry.first_data_block > 0 => {
-                Some("it has the feature bigalloc, and its clusters do not begin at block 0")
-            }
-            () if features.has_ro_compat(Features::SHARED_BLOCKS) => Some("its files share blocks"),
-            () => None,
-        }
-    }
-
-    /// The number of groups that have an inode in use, counted from the first group to the last such one.
-    pub(crate) fn groups_with_inodes(&self) -> Result<u32, ResizeFault> {
-        for group in (0..self.geometry.groups).rev() {
-            let desc = self.desc(group)?;
-            if desc.free_inodes < self.geometry.inodes_per_group && !desc.has_flag(INODE_UNINIT) {
-                return Ok(group + 1);
-            }
-        }
-        Ok(1)
-    }
-
-    /// Counts what must move before the file system can have `geometry`.
-    pub(crate) fn need(&self, geometry: &Geometry) -> Result<Need, ResizeFault> {
-        if geometry.cluster_ratio() > 1 {
-            return self.clusters_to_move(geometry);
-        }
-        let mut need = Need { move_blocks: 0, free_blocks: 0 };
-        let mut metadata = Vec::new();
-        for group in geometry.groups..self.geometry.groups {
-            metadata.push(plan::head(&self.geometry, Group(group)));
-            metadata.extend(self.metadata_of(&self.desc(group)?));
-        }
-        for group in 0..geometry.groups - 1 {
-            need.free_blocks += u64::from(self.desc(group)?.free_clusters);
-        }
-        // The group with the new end.
-        let last = geometry.groups - 1;
-        let bitmap = self.block_bitmap(last, &self.desc(last)?)?;
-        let start = geometry.group_start(Group(last)).0;
-        let cut = geometry.group_blocks(Group(last));
-        for run in bitmap.free_runs(0) {
-            need.free_blocks += u64::from(run.end.min(cut).saturating_sub(run.start));
-        }
-        let before = self.geometry.group_blocks(Group(last));
-        need.move_blocks += u64::from((cut..before).filter(|bit| bitmap.test(*bit)).count() as u32);
-        for group in geometry.groups..self.geometry.groups {
-            let free = self.desc(group)?.free_clusters;
-            need.move_blocks += u64::from(self.geometry.group_blocks(Group(group)) - free);
-        }
-        // Metadata of groups that go need not move.
-        let end = start + u64::from(cut);
-        for run in metadata {
-            // What is before the new end makes room only with the last switch.
-            let behind = run.end.saturating_sub(run.start.max(end));
-            need.move_blocks = need.move_blocks.saturating_sub(behind);
-        }
-        Ok(need)
-    }
-
     /// Moves everything in use from `geometry`'s end on to free blocks before it.
     pub(crate) fn evacuate(
         &mut self,
@@ -318,7 +248,7 @@ impl<'f> Mover<'f> {
         }
         self.metadata()?;
         let numbers = self.new_numbers()?;
-        if let Some(why) = self.fs.keeps_inodes(false).filter(|_| !numbers.is_empty()) {
+        if let Some(why) = keeps_inodes(self.fs, false).filter(|_| !numbers.is_empty()) {
             return Err(ResizeFault::CannotShrink(why));
         }
         self.renumber(&numbers)?;

@@ -10,7 +10,7 @@
 //! in the same cluster. So extents that share a cluster move together: the three extents of the picture are a
 //! *chain*. All of a chain moves with one switch, and its clusters become free after its last extent.
 //!
-//! Owns: chains, and the count of what must move. Does **not** own: walking the maps (see `maps`).
+//! Owns: chains. Does **not** own: walking the maps (see `maps`).
 //!
 //! Invariants
 //! 1. INV-RZ5: no switch comes between the moves of two extents that share a cluster.
@@ -18,15 +18,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use extant_base::Group;
 use extant_base::le::{put_u16, put_u32, u16_at, u32_at};
-use extant_ondisk::Geometry;
 use extant_ondisk::extent::{Step, Walker};
 
 use super::maps::{ENTRY, Node, WRITTEN_MAX, split};
-use super::{Mover, Need, Owner};
+use super::{Mover, Owner};
 use crate::fault::ResizeFault;
-use crate::fs::Fs;
 
 /// A cluster of which the file may have more blocks in the next extent. All numbers are those of first
 /// blocks.
@@ -65,39 +62,6 @@ impl Extent {
     }
 }
 
-impl Fs {
-    /// Counts what must move before a file system with bigalloc can have `geometry`.
-    pub(super) fn clusters_to_move(&self, geometry: &Geometry) -> Result<Need, ResizeFault> {
-        let (ratio, limit) = (geometry.cluster_ratio(), geometry.blocks);
-        let (mut moved, mut free) = (0u64, 0u64);
-        let last = geometry.groups - 1;
-        for group in 0..last {
-            free += u64::from(self.desc(group)?.free_clusters);
-        }
-        // The group with the new end.
-        let bitmap = self.block_bitmap(last, &self.desc(last)?)?;
-        let metadata = self.metadata_bitmap(last)?;
-        let cut = geometry.group_clusters(Group(last));
-        for run in bitmap.free_runs(0) {
-            free += u64::from(run.end.min(cut).saturating_sub(run.start));
-        }
-        let after = cut..self.geometry.group_clusters(Group(last));
-        moved += after.filter(|bit| bitmap.test(*bit) && !metadata.test(*bit)).count() as u64;
-        for group in geometry.groups..self.geometry.groups {
-            // The bits after the end of the group are set.
-            let not_metadata = self.metadata_bitmap(group)?.count_clear();
-            moved += u64::from(not_metadata.saturating_sub(self.desc(group)?.free_clusters));
-        }
-        // Metadata of groups that stay gets clusters of its own.
-        for group in 0..geometry.groups {
-            let runs = self.metadata_of(&self.desc(group)?);
-            let after = runs.iter().filter(|run| run.end > limit);
-            moved += after.map(|run| (run.end - run.start).div_ceil(ratio)).sum::<u64>();
-        }
-        Ok(Need { move_blocks: moved * ratio, free_blocks: free * ratio })
-    }
-}
-
 impl Mover<'_> {
     /// Blocks of a cluster.
     pub(super) fn ratio(&self) -> u64 {
@@ -108,7 +72,7 @@ impl Mover<'_> {
     pub(super) fn whole_clusters(&self, run: &Range<u64>) -> Range<u64> {
         match self.ratio() {
             1 => run.clone(),
-            // Clusters begin at block 0: `Fs::cannot_shrink`.
+            // Clusters begin at block 0: `size::cannot_shrink`.
             ratio => run.start / ratio * ratio..run.end.div_ceil(ratio) * ratio,
         }
     }

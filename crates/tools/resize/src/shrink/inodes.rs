@@ -38,12 +38,6 @@ use crate::fault::ResizeFault;
 use crate::fs::Fs;
 use crate::plan::PlanFault;
 
-/// Why inodes keep their numbers.
-const STABLE: &str = "it has the feature stable_inodes, and there are inodes after the new end";
-const UNJOURNALED: &str = "there are inodes after the new end, and without a journal they do not move \
-                           (`extant tune -j` adds one)";
-const MOUNTED: &str = "there are inodes after the new end, and the inodes of a mount do not move";
-
 /// Byte offset of `..` in the first block of a directory.
 const DOTDOT_AT: usize = 12;
 /// Bytes of an entry of the attributes before the number of the inode that has the value.
@@ -82,36 +76,6 @@ struct Map {
 }
 
 impl Fs {
-    /// Why inodes cannot get other numbers; `None` if they can.
-    pub(crate) fn keeps_inodes(&self, is_mounted: bool) -> Option<&'static str> {
-        let features = &self.sb.features;
-        match () {
-            () if is_mounted => Some(MOUNTED),
-            () if features.has_compat(Features::STABLE_INODES) => Some(STABLE),
-            () if !features.has_compat(Features::HAS_JOURNAL) => Some(UNJOURNALED),
-            () => None,
-        }
-    }
-
-    /// The number of groups that inodes with a fixed number need: reserved ones, and the journal's.
-    pub(crate) fn groups_with_fixed_inodes(&self) -> u32 {
-        let last = self.sb.first_ino.saturating_sub(1).max(self.sb.journal_inum).max(1);
-        self.geometry.inode_place(Ino(last)).map_or(1, |(group, _)| group.0 + 1)
-    }
-
-    /// The inodes in use after the first `groups` groups, and the free ones in these.
-    pub(crate) fn inodes_to_move(&self, groups: u32) -> Result<(u64, u64), ResizeFault> {
-        let (mut used, mut free) = (0, 0);
-        for group in 0..self.geometry.groups {
-            let count = self.desc(group)?.free_inodes;
-            match group < groups {
-                true => free += u64::from(count),
-                false => used += u64::from(self.geometry.inodes_per_group - count),
-            }
-        }
-        Ok((used, free))
-    }
-
     fn dir_format(&self, has_hashes: bool) -> DirFormat {
         let format = DirFormat::new(self.geometry.block_size, &self.sb.features, self.sb.inodes_count);
         DirFormat { hash_in_dirent: has_hashes, ..format }
