@@ -9,7 +9,7 @@ use std::ops::Range;
 use extant_base::le::{put_u32, u32_at};
 use extant_base::{Group, Ino};
 use extant_ondisk::bitmap::GroupBitmap;
-use extant_ondisk::group_desc::{BLOCK_UNINIT, INODE_UNINIT};
+use extant_ondisk::group_desc::BLOCK_UNINIT;
 use extant_ondisk::superblock::Superblock;
 use extant_ondisk::{Features, Geometry};
 
@@ -118,9 +118,7 @@ impl Fs {
             let why = format!("blocks of group {group} are in use, but no file has them");
             return Err(ResizeFault::Damaged(why));
         }
-        if !desc.has_flag(INODE_UNINIT)
-            && !self.inode_bitmap(group, &desc)?.all_clear(0..self.geometry.inodes_per_group)
-        {
+        if !self.inode_bitmap(group, &desc)?.all_clear(0..self.geometry.inodes_per_group) {
             return Err(ResizeFault::Damaged(format!("an inode of group {group} is in use")));
         }
         Ok(())

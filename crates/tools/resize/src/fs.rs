@@ -1,4 +1,4 @@
-//! The parts of a closed file system that a resize changes: superblock, group descriptors, bitmaps.
+//! The parts of a closed file system that a resize changes: superblock, group descriptors, bitmaps, inodes.
 //!
 //! Owns: reading these and encoding them, with checksums. Does **not** own: when they are written (see
 //! [`switch`](crate::switch)).
@@ -35,6 +35,24 @@ pub(crate) struct Fs {
     pub(crate) is_torn: Rc<Cell<bool>>,
     /// Bitmaps and tables of all groups, in order.
     metadata: OnceCell<Vec<Range<u64>>>,
+}
+
+/// Inodes of a group.
+pub(crate) struct StoredInodes {
+    /// The number of the first inode of the group.
+    first: u32,
+    /// Bytes of an inode.
+    size: usize,
+    table: Vec<u8>,
+    /// Places in the table of the inodes in use.
+    indexes: Vec<u32>,
+}
+
+impl StoredInodes {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Ino, &[u8])> {
+        let stored = |index: u32| &self.table[index as usize * self.size..][..self.size];
+        self.indexes.iter().map(move |index| (Ino(self.first + index), stored(*index)))
+    }
 }
 
 /// Reads the primary superblock, which must be sound.
@@ -182,9 +200,12 @@ impl Fs {
         self.metadata = OnceCell::new();
     }
 
-    /// A group's inode bitmap, which must be initialized.
+    /// A group's inode bitmap. It is empty if it was never written.
     pub(crate) fn inode_bitmap(&self, group: u32, desc: &GroupDesc) -> Result<GroupBitmap, ResizeFault> {
         let bits = self.geometry.inodes_per_group;
+        if desc.has_flag(INODE_UNINIT) {
+            return Ok(GroupBitmap::new(self.geometry.block_size, bits));
+        }
         let bytes = self.block(desc.inode_bitmap)?;
         if self.sb.features.metadata_csum() {
             let sum = self.stored(inode_bitmap_checksum(self.sb.fs_seed(), &bytes, bits));
@@ -306,6 +327,22 @@ impl Fs {
         let block = self.desc(group.0)?.inode_table + u64::from(index / per_block);
         let at = (index % per_block) as usize * self.geometry.inode_size;
         Ok((block, at..at + self.geometry.inode_size))
+    }
+
+    /// The inodes of a group that are in use, as they are stored.
+    pub(crate) fn stored_inodes(&self, group: u32) -> Result<StoredInodes, ResizeFault> {
+        let (per_group, size) = (self.geometry.inodes_per_group, self.geometry.inode_size);
+        let first = group * per_group + 1;
+        let desc = self.desc(group)?;
+        if desc.has_flag(INODE_UNINIT) {
+            return Ok(StoredInodes { first, size, table: Vec::new(), indexes: Vec::new() });
+        }
+        let used = per_group.saturating_sub(desc.itable_unused.min(per_group));
+        let bitmap = self.inode_bitmap(group, &desc)?;
+        let mut table = vec![0; used as usize * size];
+        self.device.read_at(desc.inode_table << self.geometry.block_size.log2(), &mut table)?;
+        let indexes = (0..used).filter(|index| bitmap.test(*index)).collect();
+        Ok(StoredInodes { first, size, table, indexes })
     }
 
     /// Decodes an inode and checks its checksum.

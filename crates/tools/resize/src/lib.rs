@@ -364,7 +364,7 @@ pub fn order_inodes(
     let check = || checked(cancel, guard.as_ref());
     let switcher = switcher_of(&fs, options)?;
     switcher.begin(&fs.sb)?;
-    let (moved_inodes, ordered) = fs.order_inodes(switcher, order, &check);
+    let (moved_inodes, ordered) = shrink::order_inodes(&mut fs, switcher, order, &check);
     let done = match ordered {
         Ok(switcher) => fs.write_backups().and_then(|()| switcher.end(&fs.sb)),
         Err(fault) => Err(ended(&fs, options, fault)),
@@ -513,7 +513,7 @@ fn shrink(
         let groups = u64::from(geometry.groups);
         let reopen = |fs: &Fs| switcher_of(fs, options);
         let mut progress = |group| observer.progress("moving", group, groups);
-        let (moved, evacuated) = fs.evacuate(switcher, &geometry, &reopen, check, &mut progress);
+        let (moved, evacuated) = shrink::evacuate(fs, switcher, &geometry, &reopen, check, &mut progress);
         done.add(Done { steps: moved.switches, moved: moved.blocks, moved_inodes: moved.inodes });
         observer.moved(moved.blocks, moved.inodes);
         match evacuated {

@@ -21,8 +21,8 @@ use std::ops::Range;
 use extant_base::le::{put_u16, put_u32, u16_at, u32_at};
 use extant_ondisk::extent::{Step, Walker};
 
+use super::Mover;
 use super::maps::{ENTRY, Node, WRITTEN_MAX, split};
-use super::{Mover, Owner};
 use crate::fault::ResizeFault;
 
 /// A cluster of which the file may have more blocks in the next extent. All numbers are those of first
@@ -62,52 +62,37 @@ impl Extent {
     }
 }
 
-impl Mover<'_> {
-    /// Blocks of a cluster.
-    pub(super) fn ratio(&self) -> u64 {
-        self.fs.geometry.cluster_ratio()
-    }
-
-    /// The clusters that have blocks of a run, as a run of blocks.
-    pub(super) fn whole_clusters(&self, run: &Range<u64>) -> Range<u64> {
-        match self.ratio() {
-            1 => run.clone(),
-            // Clusters begin at block 0: `size::cannot_shrink`.
-            ratio => run.start / ratio * ratio..run.end.div_ceil(ratio) * ratio,
-        }
-    }
-
+impl Mover<'_, '_> {
     /// Moves the extent at byte `at` of a leaf with these bytes, or its first clusters if no free run has its
     /// length. Returns whether it has moved everything of the leaf.
     pub(super) fn extent_in_clusters(
         &mut self,
-        owner: &Owner,
         node: Node,
         bytes: &[u8],
         at: usize,
     ) -> Result<bool, ResizeFault> {
         let extent = Extent::decode(bytes, at);
-        let (start, len, ratio) = (extent.start, extent.len, self.ratio());
+        let (start, len, ratio) = (extent.start, extent.len, self.change.space.ratio);
         if start % ratio != u64::from(extent.lblk) % ratio {
             let why = format!(
                 "an extent of inode {} has another place in its cluster than in the file",
-                owner.ino.0
+                self.ino.0
             );
             return Err(ResizeFault::Damaged(why));
         }
         let flag = if extent.is_unwritten { WRITTEN_MAX } else { 0 };
-        let old = self.whole_clusters(&extent.blocks());
+        let old = self.change.space.whole_clusters(&extent.blocks());
         if self.chain.as_ref().is_none_or(|chain| chain.old != old.start) {
             self.close_chain()?;
-            if start >= self.limit {
+            if start >= self.change.space.limit {
                 // The blocks from there on may be free for others now.
                 self.from = u64::MAX;
             }
-            self.commit_if_full()?;
+            self.change.commit_if_full()?;
         }
         // Extents before it may share the first cluster, and stay. (The limit is between two clusters.)
-        let is_forced = start >= self.from && start < self.limit;
-        let stays = start < self.limit && start != old.start && !is_forced;
+        let is_forced = start >= self.from && start < self.change.space.limit;
+        let stays = start < self.change.space.limit && start != old.start && !is_forced;
         let new = match &self.chain {
             _ if stays => 0..0,
             Some(chain) => {
@@ -117,12 +102,12 @@ impl Mover<'_> {
                 }
                 let wanted = (first + (old.end - old.start)).saturating_sub(end);
                 // Clusters that are allocated here stay allocated: the chain has them.
-                let more = self.allocate_at(end, wanted)?;
+                let more = self.change.space.allocate_at(self.change.fs, end, wanted)?;
                 first..end + more
             }
             None => {
-                let end = self.chain_end(owner, old.start)?.max(old.end);
-                self.allocate(end - old.start, owner)?
+                let end = self.chain_end(old.start)?.max(old.end);
+                self.allocate(end - old.start)?
             }
         };
         if let Some(chain) = &mut self.chain {
@@ -132,34 +117,34 @@ impl Mover<'_> {
             room if room >= old.end - old.start => len,
             room => (old.start + room).saturating_sub(start) as u16,
         };
-        if part < len && (is_forced || !self.has_room(owner, node)?) {
+        if part < len && (is_forced || !self.has_room(node)?) {
             if self.chain.is_none() {
-                self.clear(new)?;
+                self.change.clear(new)?;
             }
             return match node {
-                Node::Root if !is_forced => self.push_root_down(owner).map(|()| false),
+                Node::Root if !is_forced => self.push_root_down().map(|()| false),
                 Node::Block(_) if stays && let Some(first) = chain_start(bytes, at, ratio) => {
                     // No extent can stay in two parts: all of the chain moves.
                     self.from = first;
-                    let bytes = self.node(owner, node)?;
-                    self.extent_node(owner, &bytes, node).map(|()| true)
+                    let bytes = self.node(node)?;
+                    self.extent_node(&bytes, node).map(|()| true)
                 }
-                Node::Root | Node::Block(_) => Err(ResizeFault::TooFragmented { ino: owner.ino.0 }),
+                Node::Root | Node::Block(_) => Err(ResizeFault::TooFragmented { ino: self.ino.0 }),
             };
         }
-        if part < len && start < self.limit {
+        if part < len && start < self.change.space.limit {
             // What is before the new end stays.
-            self.clear(new)?;
-            let kept = (self.limit - start) as u16;
-            self.change_node(owner, node, |bytes| split(bytes, at, flag, (kept, len), start))?;
+            self.change.clear(new)?;
+            let kept = (self.change.space.limit - start) as u16;
+            self.change_node(node, |bytes| split(bytes, at, flag, (kept, len), start))?;
             return Ok(false);
         }
         let place = new.start + (start - old.start);
         if !extent.is_unwritten {
-            self.copy(start, place, u64::from(part), Some(owner))?;
+            self.copy(start, place, u64::from(part))?;
         }
-        self.moved += u64::from(part);
-        self.change_node(owner, node, |bytes| {
+        self.change.moved.blocks += u64::from(part);
+        self.change_node(node, |bytes| {
             if part < len {
                 split(bytes, at, flag, (part, len), start);
             }
@@ -170,38 +155,38 @@ impl Mover<'_> {
         let end = start + u64::from(part);
         let whole = old.start..end / ratio * ratio;
         let shared = new.start + (whole.end - old.start);
-        self.chain = match end == whole.end {
+        self.set_chain(match end == whole.end {
             true => None,
             false => Some(Chain { old: whole.end, new: shared, ahead: shared + ratio..new.end }),
-        };
+        });
         if self.chain.is_none() && shared < new.end {
-            self.clear(shared..new.end)?;
+            self.change.clear(shared..new.end)?;
         }
         if !whole.is_empty() {
-            self.free(whole)?;
+            self.change.free(whole)?;
         }
         Ok(false)
     }
 
     /// The end of a chain of several extents that has a cluster. If there is none: 0, or the end of another.
-    fn chain_end(&mut self, owner: &Owner, cluster: u64) -> Result<u64, ResizeFault> {
+    fn chain_end(&mut self, cluster: u64) -> Result<u64, ResizeFault> {
         if self.chains.is_none() {
-            self.chains = Some(self.find_chains(owner)?);
+            self.chains = Some(self.find_chains()?);
         }
         let chain = self.chains.as_ref().and_then(|chains| chains.range(..=cluster).next_back());
         Ok(chain.map_or(0, |(_, end)| *end))
     }
 
     /// The chains of a file that have several extents and end after the limit.
-    fn find_chains(&mut self, owner: &Owner) -> Result<BTreeMap<u64, u64>, ResizeFault> {
-        let ratio = self.ratio();
-        let root = self.node(owner, Node::Root)?;
+    fn find_chains(&mut self) -> Result<BTreeMap<u64, u64>, ResizeFault> {
+        let ratio = self.change.space.ratio;
+        let root = self.node(Node::Root)?;
         let root = root.try_into().unwrap_or([0; 60]);
         let mut walker = Walker::new(&root, None);
         let (mut chains, mut chain) = (BTreeMap::new(), 0..0);
         loop {
             match walker.step() {
-                Step::NeedBlock(block) => walker.supply(Some(&self.current(block.0)?)),
+                Step::NeedBlock(block) => walker.supply(Some(&self.change.current(block.0)?)),
                 Step::Extent(found) => {
                     let blocks = found.start..found.start + u64::from(found.len);
                     let shares = chain.end % ratio != 0 && blocks.start / ratio == chain.end / ratio;
@@ -210,12 +195,12 @@ impl Mover<'_> {
                         continue;
                     }
                     chain.end = blocks.end;
-                    if chain.end > self.limit {
+                    if chain.end > self.change.space.limit {
                         chains.insert(chain.start, chain.end.div_ceil(ratio) * ratio);
                     }
                 }
                 Step::Damaged { .. } => {
-                    let why = format!("the extent tree of inode {}", owner.ino.0);
+                    let why = format!("the extent tree of inode {}", self.ino.0);
                     return Err(ResizeFault::Damaged(why));
                 }
                 Step::Done => return Ok(chains),
@@ -223,31 +208,19 @@ impl Mover<'_> {
         }
     }
 
-    /// No other extent has a part of the last cluster.
-    pub(super) fn close_chain(&mut self) -> Result<(), ResizeFault> {
-        let Some(chain) = self.chain.take() else { return Ok(()) };
-        if !chain.ahead.is_empty() {
-            self.clear(chain.ahead)?;
-        }
-        self.free(chain.old..chain.old + 1)
+    /// While there is a chain, the change is not whole. Returns the previous chain.
+    fn set_chain(&mut self, chain: Option<Chain>) -> Option<Chain> {
+        self.change.is_in_part = self.is_journal || chain.is_some();
+        std::mem::replace(&mut self.chain, chain)
     }
 
-    /// Allocates up to `wanted` blocks, in whole clusters, from the block `at` on. Returns how many.
-    fn allocate_at(&mut self, at: u64, wanted: u64) -> Result<u64, ResizeFault> {
-        let ratio = self.ratio();
-        let mut done = 0;
-        while done < wanted && at + done < self.limit {
-            let Some(group) = self.fs.geometry.group_of(extant_base::Pblk(at + done)) else { break };
-            let bit = ((at + done - self.fs.geometry.group_start(group).0) / ratio) as u32;
-            let bitmap = self.bitmap(group.0)?;
-            if bitmap.test(bit) {
-                break;
-            }
-            bitmap.set(bit..bit + 1);
-            self.dirty.insert(group.0);
-            done += ratio;
+    /// No other extent has a part of the last cluster.
+    pub(super) fn close_chain(&mut self) -> Result<(), ResizeFault> {
+        let Some(chain) = self.set_chain(None) else { return Ok(()) };
+        if !chain.ahead.is_empty() {
+            self.change.clear(chain.ahead)?;
         }
-        Ok(done)
+        self.change.free(chain.old..chain.old + 1)
     }
 }
 

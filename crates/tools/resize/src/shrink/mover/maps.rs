@@ -1,7 +1,7 @@
 //! The maps of files while their blocks move: extent trees and block maps.
 //!
 //! Owns: walking the maps and changing their entries. Does **not** own: allocation, and when changes take
-//! effect (see [`Mover`]).
+//! effect (see [`pending`](crate::shrink::pending)).
 //!
 //! Invariants
 //! 1. After each change of a node the map is whole: a switch may follow at any time, except while the
@@ -14,8 +14,9 @@ use extant_base::le::{put_u16, put_u32, u16_at, u32_at};
 use extant_ondisk::Features;
 use extant_ondisk::inode::flags;
 
-use super::{BLOCKS_AT, BLOCKS_HIGH_AT, FLAGS_AT, MAP, Mover, Owner};
+use super::{FLAGS_AT, MAP, Mover};
 use crate::fault::ResizeFault;
+use crate::shrink::{BLOCKS_AT, BLOCKS_HIGH_AT};
 
 const EXTENT_MAGIC: u16 = 0xF30A;
 /// Bytes of a node's header and of each of its entries.
@@ -34,21 +35,22 @@ pub(super) enum Node {
     Block(u64),
 }
 
-impl Mover<'_> {
+impl Mover<'_, '_> {
     /// The resize inode has one block of its own; the others are descriptor blocks.
-    pub(super) fn resize_inode(&mut self, owner: &Owner, map: &[u8; 60]) -> Result<(), ResizeFault> {
+    pub(super) fn resize_inode(&mut self, map: &[u8; 60]) -> Result<(), ResizeFault> {
         let at = 13 * 4;
         let block = u64::from(u32_at(map, at));
-        if block >= self.limit {
-            let place = self.move_one(block)?;
-            self.change_inode(owner, |bytes| put_u32(bytes, MAP.start + at, place as u32))?;
+        if block >= self.change.space.limit {
+            let place = self.change.move_block(block)?;
+            self.change_inode(|bytes| put_u32(bytes, MAP.start + at, place as u32))?;
         }
         Ok(())
     }
 
     /// A node of an extent tree, with all below it.
-    pub(super) fn extent_node(&mut self, owner: &Owner, bytes: &[u8], node: Node) -> Result<(), ResizeFault> {
-        let damaged = || ResizeFault::Damaged(format!("the extent tree of inode {}", owner.ino.0));
+    pub(super) fn extent_node(&mut self, bytes: &[u8], node: Node) -> Result<(), ResizeFault> {
+        let ino = self.ino;
+        let damaged = || ResizeFault::Damaged(format!("the extent tree of inode {}", ino.0));
         let (entries, max) = (u16_at(bytes, 2), u16_at(bytes, 4));
         let depth = u16_at(bytes, 6);
         let fits = ENTRY * (1 + usize::from(max)) <= bytes.len() && entries <= max;
@@ -60,106 +62,96 @@ impl Mover<'_> {
             let at = ENTRY * (1 + slot);
             if depth > 0 {
                 let child = u64::from(u32_at(bytes, at + 4)) | u64::from(u16_at(bytes, at + 8)) << 32;
-                let below = self.map_block(owner, child)?;
-                if u16_at(&below, 6).checked_add(1) != Some(depth) || !self.verify_node(owner, &below) {
+                let below = self.map_block(child)?;
+                if u16_at(&below, 6).checked_add(1) != Some(depth) || !self.verify_node(&below) {
                     return Err(damaged());
                 }
-                self.extent_node(owner, &below, Node::Block(child))?;
+                self.extent_node(&below, Node::Block(child))?;
                 // The journal's map changes only with its inode.
-                let is_copied = self.is_whole || self.moves_nodes;
-                if child >= self.limit || is_copied && self.pending.contains_key(&child) {
-                    let place = self.move_tree_block(child)?;
-                    self.change_node(owner, node, |bytes| {
+                let is_copied = self.is_journal || !self.change.switcher.has_log();
+                if child >= self.change.space.limit || is_copied && self.change.blocks.contains_key(&child) {
+                    let place = self.change.move_block(child)?;
+                    self.change_node(node, |bytes| {
                         put_u32(bytes, at + 4, place as u32);
                         put_u16(bytes, at + 8, (place >> 32) as u16);
                     })?;
                 }
                 slot += 1;
-                self.commit_if_full()?;
+                self.change.commit_if_full()?;
                 continue;
             }
             slot += 1;
             let raw = u16_at(bytes, at + 4);
             let len = if raw > WRITTEN_MAX { raw - WRITTEN_MAX } else { raw };
             let start = u64::from(u32_at(bytes, at + 8)) | u64::from(u16_at(bytes, at + 6)) << 32;
-            if start + u64::from(len) <= self.limit && start < self.from || len == 0 {
+            if start + u64::from(len) <= self.change.space.limit && start < self.from || len == 0 {
                 continue;
             }
             let end = u64::from(u32_at(bytes, at)) + u64::from(len);
-            if start + u64::from(len) > self.fs.geometry.blocks || end > 1 << 32 {
+            if start + u64::from(len) > self.change.fs.geometry.blocks || end > 1 << 32 {
                 return Err(damaged());
             }
-            match self.ratio() {
-                1 => self.extent(owner, node, at, raw, start, len)?,
-                _ if self.extent_in_clusters(owner, node, bytes, at)? => return Ok(()),
-                _ => {}
+            if self.change.space.ratio == 1 {
+                self.extent(node, at, raw, start, len)?;
+            } else if self.extent_in_clusters(node, bytes, at)? {
+                return Ok(());
             }
             // The node may have more entries now.
-            if let Some(again) = self.grown(owner, node, entries)? {
-                return self.extent_node(owner, &again, node);
+            if let Some(again) = self.grown(node, entries)? {
+                return self.extent_node(&again, node);
             }
-            self.commit_if_full()?;
+            self.change.commit_if_full()?;
         }
         Ok(())
     }
 
     /// The node's bytes if it has another number of entries now.
-    fn grown(&mut self, owner: &Owner, node: Node, entries: u16) -> Result<Option<Vec<u8>>, ResizeFault> {
-        let bytes = self.node(owner, node)?;
+    fn grown(&mut self, node: Node, entries: u16) -> Result<Option<Vec<u8>>, ResizeFault> {
+        let bytes = self.node(node)?;
         Ok((u16_at(&bytes, 2) != entries || u16_at(&bytes, 6) != 0).then_some(bytes))
     }
 
     /// The bytes of a node, with pending changes.
-    pub(super) fn node(&mut self, owner: &Owner, node: Node) -> Result<Vec<u8>, ResizeFault> {
+    pub(super) fn node(&mut self, node: Node) -> Result<Vec<u8>, ResizeFault> {
         match node {
-            Node::Root => {
-                Ok(self.fs.block_in(&mut self.pending, owner.block)?[owner.at.clone()][MAP].to_vec())
-            }
-            Node::Block(block) => self.current(block),
+            Node::Root => Ok(self.change.inode_mut(self.ino)?[MAP].to_vec()),
+            Node::Block(block) => self.change.current(block),
         }
     }
 
     /// Whether a node has room for another entry.
-    pub(super) fn has_room(&mut self, owner: &Owner, node: Node) -> Result<bool, ResizeFault> {
-        let bytes = self.node(owner, node)?;
+    pub(super) fn has_room(&mut self, node: Node) -> Result<bool, ResizeFault> {
+        let bytes = self.node(node)?;
         Ok(u16_at(&bytes, 2) < u16_at(&bytes, 4))
     }
 
     /// Moves one extent. If no free run has its length, only the first part moves, and becomes an extent
     /// of its own.
-    fn extent(
-        &mut self,
-        owner: &Owner,
-        node: Node,
-        at: usize,
-        raw: u16,
-        start: u64,
-        len: u16,
-    ) -> Result<(), ResizeFault> {
+    fn extent(&mut self, node: Node, at: usize, raw: u16, start: u64, len: u16) -> Result<(), ResizeFault> {
         let is_unwritten = raw > WRITTEN_MAX;
-        let run = self.allocate(u64::from(len), owner)?;
+        let run = self.allocate(u64::from(len))?;
         let part = (run.end - run.start).min(u64::from(len)) as u16;
-        if part < len && !self.has_room(owner, node)? {
-            self.clear(run)?;
+        if part < len && !self.has_room(node)? {
+            self.change.clear(run)?;
             return match node {
-                Node::Root => self.push_root_down(owner),
-                Node::Block(_) => Err(ResizeFault::TooFragmented { ino: owner.ino.0 }),
+                Node::Root => self.push_root_down(),
+                Node::Block(_) => Err(ResizeFault::TooFragmented { ino: self.ino.0 }),
             };
         }
         let flag = if is_unwritten { WRITTEN_MAX } else { 0 };
-        if part < len && start < self.limit {
+        if part < len && start < self.change.space.limit {
             // There is no room for all of it: what is before the new end stays.
-            self.clear(run)?;
-            let kept = (self.limit - start) as u16;
-            return self.change_node(owner, node, |bytes| split(bytes, at, flag, (kept, len), start));
+            self.change.clear(run)?;
+            let kept = (self.change.space.limit - start) as u16;
+            return self.change_node(node, |bytes| split(bytes, at, flag, (kept, len), start));
         }
         if !is_unwritten {
-            self.copy(start, run.start, u64::from(part), Some(owner))?;
+            self.copy(start, run.start, u64::from(part))?;
         }
-        self.free(start..start + u64::from(part))?;
-        self.moved += u64::from(part);
+        self.change.free(start..start + u64::from(part))?;
+        self.change.moved.blocks += u64::from(part);
         let place = run.start;
-        self.change_node(owner, node, |bytes| {
+        self.change_node(node, |bytes| {
             if part < len {
                 split(bytes, at, flag, (part, len), start);
             }
@@ -169,24 +161,24 @@ impl Mover<'_> {
     }
 
     /// The root has no room for another extent: its extents go into a new block.
-    pub(super) fn push_root_down(&mut self, owner: &Owner) -> Result<(), ResizeFault> {
-        if self.fs.sb.features.has_ro_compat(Features::QUOTA) {
+    pub(super) fn push_root_down(&mut self) -> Result<(), ResizeFault> {
+        if self.change.fs.sb.features.has_ro_compat(Features::QUOTA) {
             // The file would have one block more, which its quota does not count.
-            return Err(ResizeFault::TooFragmented { ino: owner.ino.0 });
+            return Err(ResizeFault::TooFragmented { ino: self.ino.0 });
         }
-        let bs = self.fs.geometry.block_size.len();
-        let place = self.allocate(1, owner)?.start;
-        let root = self.fs.block_in(&mut self.pending, owner.block)?[owner.at.clone()][MAP].to_vec();
+        let bs = self.change.fs.geometry.block_size.len();
+        let place = self.allocate(1)?.start;
+        let root = self.node(Node::Root)?;
         let mut leaf = vec![0; bs];
         leaf[..60].copy_from_slice(&root);
         put_u16(&mut leaf, 4, ((bs - ENTRY) / ENTRY) as u16);
-        self.seal_node(owner, &mut leaf);
+        self.seal_node(&mut leaf);
         // It must be there before the inode is: without a journal, the inode's block may come first.
-        self.fs.device.write_at(place << self.fs.geometry.block_size.log2(), &leaf)?;
+        self.change.write(place, &leaf)?;
         // The block has a whole cluster, and the inode counts all of it.
-        let ratio = self.ratio() as u32;
+        let ratio = self.change.space.ratio as u32;
         let sectors = (bs / 512) as u32 * ratio;
-        self.change_inode(owner, |bytes| {
+        self.change_inode(|bytes| {
             let map = &mut bytes[MAP];
             let first = u32_at(map, ENTRY);
             map[ENTRY..].fill(0);
@@ -204,123 +196,116 @@ impl Mover<'_> {
         })
     }
 
-    fn seal_node(&self, owner: &Owner, bytes: &mut [u8]) {
-        if self.fs.sb.features.metadata_csum() {
+    fn seal_node(&self, bytes: &mut [u8]) {
+        if self.change.fs.sb.features.metadata_csum() {
             let at = ENTRY * (1 + usize::from(u16_at(bytes, 4)));
-            let sum = crc32c(owner.seed, &bytes[..at]);
+            let sum = crc32c(self.seed, &bytes[..at]);
             put_u32(bytes, at, sum);
         }
     }
 
     /// A block of a map on the way down. A file has each of them once: a damaged map could have the same
     /// block in all slots of all levels, and the walk would take years.
-    fn map_block(&mut self, owner: &Owner, block: u64) -> Result<Vec<u8>, ResizeFault> {
+    fn map_block(&mut self, block: u64) -> Result<Vec<u8>, ResizeFault> {
         if !self.seen.insert(block) {
-            let why = format!("the map of inode {} has block {block} twice", owner.ino.0);
+            let why = format!("the map of inode {} has block {block} twice", self.ino.0);
             return Err(ResizeFault::Damaged(why));
         }
-        self.current(block)
+        self.change.current(block)
     }
 
     /// Whether a node's checksum is right, and where it must be.
-    fn verify_node(&self, owner: &Owner, bytes: &[u8]) -> bool {
+    fn verify_node(&self, bytes: &[u8]) -> bool {
         let at = ENTRY * (1 + usize::from(u16_at(bytes, 4)));
         let has_room = at + 4 <= bytes.len();
-        !self.fs.sb.features.metadata_csum()
-            || has_room && crc32c(owner.seed, &bytes[..at]) == u32_at(bytes, at)
+        !self.change.fs.sb.features.metadata_csum()
+            || has_room && crc32c(self.seed, &bytes[..at]) == u32_at(bytes, at)
     }
 
     /// Changes a node of an extent tree.
     pub(super) fn change_node(
         &mut self,
-        owner: &Owner,
         node: Node,
         with: impl FnOnce(&mut [u8]),
     ) -> Result<(), ResizeFault> {
         match node {
-            Node::Root => self.change_inode(owner, |bytes| with(&mut bytes[MAP])),
+            Node::Root => self.change_inode(|bytes| with(&mut bytes[MAP])),
             Node::Block(block) => {
-                let mut bytes = self.current(block)?;
+                let mut bytes = self.change.current(block)?;
                 with(&mut bytes);
-                self.seal_node(owner, &mut bytes);
-                self.pending.insert(block, bytes);
+                self.seal_node(&mut bytes);
+                self.change.blocks.insert(block, bytes);
                 Ok(())
             }
         }
     }
 
     /// The numbers of a block map.
-    pub(super) fn block_map(&mut self, owner: &Owner, map: &[u8; 60]) -> Result<(), ResizeFault> {
+    pub(super) fn block_map(&mut self, map: &[u8; 60]) -> Result<(), ResizeFault> {
         let mut words: Vec<u32> = (0..15).map(|at| u32_at(map, at * 4)).collect();
         let before = words.clone();
-        let mut moved = self.numbers(owner, &mut words[..DIRECT]);
+        let mut moved = self.numbers(&mut words[..DIRECT]);
         for level in 1..=3 {
             let at = DIRECT + level - 1;
-            moved = moved.and_then(|()| self.indirect(owner, &mut words, at, level));
+            moved = moved.and_then(|()| self.indirect(&mut words, at, level));
         }
         // Also after a fault: what has moved has moved.
         if words != before {
-            self.change_inode(owner, |bytes| {
+            self.change_inode(|bytes| {
                 for (at, word) in words.iter().enumerate() {
                     put_u32(bytes, MAP.start + at * 4, *word);
                 }
             })?;
         }
         moved?;
-        self.commit_if_full()
+        self.change.commit_if_full()
     }
 
     /// An indirect block and what is below it. Its parent's number is changed in `words`.
-    fn indirect(
-        &mut self,
-        owner: &Owner,
-        words: &mut [u32],
-        at: usize,
-        level: usize,
-    ) -> Result<(), ResizeFault> {
+    fn indirect(&mut self, words: &mut [u32], at: usize, level: usize) -> Result<(), ResizeFault> {
         let number = u64::from(words[at]);
         if number == 0 {
             return Ok(());
         }
-        let bytes = self.map_block(owner, number)?;
+        let bytes = self.map_block(number)?;
         let mut below: Vec<u32> = bytes.chunks_exact(4).map(|word| u32_at(word, 0)).collect();
         let before = below.clone();
         let moved = match level {
-            1 => self.numbers(owner, &mut below),
-            _ => (0..below.len()).try_for_each(|at| self.indirect(owner, &mut below, at, level - 1)),
+            1 => self.numbers(&mut below),
+            _ => (0..below.len()).try_for_each(|at| self.indirect(&mut below, at, level - 1)),
         };
         if below != before {
             let bytes: Vec<u8> = below.iter().flat_map(|word| word.to_le_bytes()).collect();
-            self.pending.insert(number, bytes);
+            self.change.blocks.insert(number, bytes);
         }
         moved?;
-        if number >= self.limit || self.is_whole && self.pending.contains_key(&number) {
-            words[at] = self.move_tree_block(number)? as u32;
+        if number >= self.change.space.limit || self.is_journal && self.change.blocks.contains_key(&number) {
+            words[at] = self.change.move_block(number)? as u32;
         }
         Ok(())
     }
 
     /// Moves the data blocks of a list of numbers, runs of neighbours together.
-    fn numbers(&mut self, owner: &Owner, words: &mut [u32]) -> Result<(), ResizeFault> {
+    fn numbers(&mut self, words: &mut [u32]) -> Result<(), ResizeFault> {
         let mut at = 0;
         while at < words.len() {
             let start = words[at];
-            if u64::from(start) < self.limit {
+            if u64::from(start) < self.change.space.limit {
                 at += 1;
                 continue;
             }
             let follows =
                 |n: usize| words.get(at + n).is_some_and(|word| *word == start.wrapping_add(n as u32));
             let len = (1..).take_while(|n| follows(*n)).count() as u64 + 1;
-            if u64::from(start) + len > self.fs.geometry.blocks {
-                let why = format!("the map of inode {} has blocks that do not exist", owner.ino.0);
+            if u64::from(start) + len > self.change.fs.geometry.blocks {
+                let why = format!("the map of inode {} has blocks that do not exist", self.ino.0);
                 return Err(ResizeFault::Damaged(why));
             }
-            let run = self.allocate(len, owner)?;
+            let run = self.allocate(len)?;
             let part = (run.end - run.start).min(len);
-            self.copy(start.into(), run.start, part, Some(owner))?;
-            self.free(u64::from(start)..u64::from(start) + part)?;
-            self.moved += part;
+            self.copy(start.into(), run.start, part)?;
+            self.change.free(u64::from(start)..u64::from(start) + part)?;
+            self.change.moved.blocks += part;
             for n in 0..part {
                 words[at + n as usize] = (run.start + n) as u32;
             }
