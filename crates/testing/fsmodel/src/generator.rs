@@ -113,7 +113,7 @@ impl Generator {
             let here = join(&path, b".");
             let child = (0..3).find_map(|_| {
                 let from = self.rng.pick(&self.names);
-                let (name, is_dir) = self.model.next_name(&here, from)?;
+                let (name, is_dir) = self.model.inodes.next_name(&here, from)?;
                 is_dir.then(|| name.to_vec())
             });
             let Some(child) = child else { break };
@@ -153,7 +153,7 @@ impl Generator {
         for _ in 0..N_TRIES {
             let dir = self.dir();
             let from = self.rng.pick(&self.names);
-            let Some((name, is_dir)) = self.model.next_name(&join(&dir, b"."), from) else { continue };
+            let Some((name, is_dir)) = self.model.inodes.next_name(&join(&dir, b"."), from) else { continue };
             found = Some(join(&dir, name));
             if wanted.is_none_or(|wanted| wanted == is_dir) {
                 break;
@@ -166,8 +166,8 @@ impl Generator {
     fn empty_dir(&mut self) -> At {
         let mut at = self.place(Some(true));
         for _ in 0..N_TRIES {
-            let is_dir = self.model.height(&at, 1) == 1;
-            if is_dir && self.model.next_name(&join(at.path(), b"."), b"").is_none() {
+            let is_dir = self.model.inodes.height(&at, 1) == 1;
+            if is_dir && self.model.inodes.next_name(&join(at.path(), b"."), b"").is_none() {
                 break;
             }
             at = self.place(Some(true));
@@ -358,7 +358,7 @@ impl Generator {
             _ => RenameMode::Replace,
         };
         let depth = |at: &At| at.dirs().count();
-        let height = |at: &At| self.model.height(at, MAX_HEIGHT);
+        let height = |at: &At| self.model.inodes.height(at, MAX_HEIGHT);
         let is_low = |from: &At, to: &At| depth(to) + height(from) < MAX_HEIGHT;
         if is_low(&old, &new) && (mode != RenameMode::Exchange || is_low(&new, &old)) {
             Op::Rename { old, new, mode }
@@ -372,7 +372,7 @@ impl Generator {
         let percent = if self.options.mostly_attributes { 90 } else { percent };
         if self.rng.percent(percent) {
             let from = &self.names[self.rng.index(3)];
-            if let Some((name, _)) = self.model.next_name(&At::new("."), from) {
+            if let Some((name, _)) = self.model.inodes.next_name(&At::new("."), from) {
                 return At::new(name);
             }
         }

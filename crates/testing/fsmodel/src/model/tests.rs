@@ -73,7 +73,8 @@ fn no_short_symlink_gets_an_ea_inode() {
     let mut n_long = 0;
     for _ in 0..50_000 {
         generator.next();
-        for inode in generator.model().inodes.iter().flatten().filter(|inode| inode.attributes.use_ea_inode())
+        for inode in
+            generator.model().inodes.table.iter().flatten().filter(|inode| inode.attributes.use_ea_inode())
         {
             assert!(!inode.is_short_symlink_with_ea_inode());
             n_long += u32::from(inode.kind == Kind::Symlink);
