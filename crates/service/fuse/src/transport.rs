@@ -9,9 +9,9 @@
 //!  [mounted] -- unmount, by any process --> every thread reads ENODEV --> serve() returns
 //! ```
 //!
-//! State: `lookups` (the kernel's lookup count per inode), `listings` (names read from directories and not
-//! returned yet), `invalidator` (the queue of page-cache invalidations), `writeback` (dirty data of the
-//! kernel's write-back cache), and the flags that INIT agreed on.
+//! State: `names` (the kernel's lookup count per inode; names read from directories and not returned yet),
+//! `invalidator` (the queue of page-cache invalidations), `write_cache` (dirty data of the kernel's
+//! write-back cache), `set_id` (whether the server clears set-id bits), and the flags that INIT agreed on.
 //!
 //! Invariants
 //! 1. Only this mount changes the volume, so the kernel may cache names (negative entries too), attributes,
@@ -45,32 +45,34 @@ mod names;
 mod privileges;
 mod reserve;
 mod shown;
-mod status;
 mod writeback;
+mod xattrs;
 
-use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use convert::TimeToSet;
-use extant_base::Ino;
 use extant_fuse_lowlevel::operation::Nothing;
 use extant_fuse_lowlevel::protocol::{
-    AttrOut, CreateOut, EntryOut, OpenOut, SetattrIn, StatfsOut, StatxOut, WriteIn, WriteOut, fattr, flag,
-    fopen, init,
+    AttrOut, CreateOut, EntryOut, OpenOut, SetattrIn, StatfsOut, StatxOut, fattr, flag, fopen, init,
 };
 use extant_fuse_lowlevel::{
     Bytes, Handler, Listing, Name as NameOf, NameAndBytes, Names, Notifier, Offered, Operation, Reply,
     Request, Taken,
 };
-use extant_volume::{Cursor, FileType, New, Seek, SetAttr, Stat, TimesFrom, WriteAccess};
+use extant_volume::{FileType, New, Seek, SetAttr, Stat, TimesFrom};
 use invalidator::Invalidator;
 pub use mounted::{Mounted, Threads, abort, serve_connection};
-use names::NameState;
+use names::{Found, NameState};
+use privileges::SetIdBits;
 use reserve::Requester;
 pub use shown::Shown;
 pub use writeback::KernelCache;
-use writeback::Writeback;
+use writeback::WriteCache;
+pub use xattrs::{
+    ALLOCATOR_STATS_ATTRIBUTE, EXTENT_STATS_ATTRIBUTE, MODE_ATTRIBUTE, SERVER_ATTRIBUTE, SHUTDOWN_ATTRIBUTE,
+    UUID_ATTRIBUTE,
+};
 
 use crate::listing::ReaddirMode;
 use crate::mounting::{MountOptions, WritebackCache};
@@ -80,54 +82,24 @@ use crate::{Access, Errno, Name, Opener, Serve};
 /// How long the kernel may cache names and attributes: without limit in practice, and small enough not to
 /// overflow the kernel's jiffies.
 const CACHE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
-/// The largest reply to a read. The kernel requests at most 1 MiB unless fs.fuse.max_pages_limit was raised.
-const READ_MAX: usize = 16 << 20;
 /// The largest write; also the kernel's limit unless fs.fuse.max_pages_limit was raised.
 const WRITE_MAX: u32 = 1 << 20;
 /// Background requests (readahead, writeback) that the kernel has in flight at the same time.
 const BACKGROUND: u16 = 64;
-/// Extended attribute of every inode: the process id of the server, in decimal. listxattr(2) does not show
-/// it.
-pub const SERVER_ATTRIBUTE: &str = "extant.server";
-/// Extended attribute of the root, which may be set: the UUID of the file system, 16 bytes. listxattr(2) does
-/// not show it. (FUSE cannot pass on EXT4_IOC_SETFSUUID, whose argument is longer than its number says.)
-pub const UUID_ATTRIBUTE: &str = "extant.uuid";
-/// Extended attribute of every inode, which exists after the file system was shut down. listxattr(2) does not
-/// show it.
-pub const SHUTDOWN_ATTRIBUTE: &str = "extant.shutdown";
-/// Extended attribute of the root: "rw" if the volume is open for writing, else "ro". A remount of the mount
-/// does not change it. listxattr(2) does not show it.
-pub const MODE_ATTRIBUTE: &str = "extant.mode";
-
-/// Extended attribute of the root: statistics of the extent-status cache, in the form of the kernel's
-/// `es_shrinker_info`. listxattr(2) does not show it.
-pub const EXTENT_STATS_ATTRIBUTE: &str = "extant.es_shrinker_info";
-/// Extended attribute of the root: statistics of the block allocator, in the form of the kernel's `mb_stats`.
-/// listxattr(2) does not show it.
-pub const ALLOCATOR_STATS_ATTRIBUTE: &str = "extant.mb_stats";
-
-/// Reads of at least this many bytes are spliced. For smaller reads three system calls cost more than the
-/// copy.
-const SPLICE_MIN: usize = 64 << 10;
 
 /// Serves FUSE requests through a [`Serve`].
 struct Transport<S> {
     serve: Arc<S>,
     names: Arc<NameState<S>>,
-    notifier: Arc<OnceLock<Notifier>>,
     /// The connection's number in /sys/fs/fuse/connections.
-    connection: Arc<OnceLock<u32>>,
+    connection: OnceLock<u32>,
     invalidator: Arc<Invalidator>,
-    writeback: Arc<Writeback>,
+    write_cache: WriteCache<S>,
+    set_id: SetIdBits<S>,
     writable: bool,
     shown: Shown,
     /// `default_permissions`: the kernel checks permissions.
     default_permissions: bool,
-    /// The kernel buffers writes (FUSE_WRITEBACK_CACHE). Decided by INIT.
-    has_writeback_cache: bool,
-    wants_writeback_cache: WritebackCache,
-    /// The server must clear set-id bits (FUSE_HANDLE_KILLPRIV_V2).
-    handles_killpriv: bool,
     /// OPEN gets ENOSYS, after which the kernel opens files without requests. Open files have no state then.
     no_open: bool,
     /// The same for OPENDIR.
@@ -138,33 +110,32 @@ fn fail(reply: Reply, errno: Errno) {
     reply.error(errno.0);
 }
 
-/// Result of a lookup.
-enum Found {
-    Entry(Stat),
-    /// The root, found through "." or "..".
-    Root(Stat),
-    Nothing,
+/// Replies with attributes that the kernel may use for `attr_valid` seconds.
+fn reply_stat(shown: Shown, stat: &Stat, attr_valid: u64, reply: Reply) {
+    reply.structure(&AttrOut {
+        attr_valid,
+        attr: convert::attributes(&shown.of(stat)),
+        ..AttrOut::default()
+    });
 }
 
 impl<S: Serve> Transport<S> {
     fn new(serve: Arc<S>, options: &MountOptions) -> Self {
-        let notifier = Arc::<OnceLock<Notifier>>::default();
+        let invalidator = Arc::<Invalidator>::default();
+        let wanted = match options.read_only {
+            true => WritebackCache::Never,
+            false => options.writeback_cache,
+        };
         Self {
-            connection: Arc::default(),
-            invalidator: Arc::new(Invalidator::new(Arc::clone(&notifier))),
-            writeback: Arc::default(),
+            connection: OnceLock::new(),
+            write_cache: WriteCache::new(Arc::clone(&serve), Arc::clone(&invalidator), wanted),
+            set_id: SetIdBits::new(Arc::clone(&serve), Arc::clone(&invalidator)),
+            invalidator,
             writable: serve.is_writable(),
             names: Arc::new(NameState::new(Arc::clone(&serve))),
             serve,
-            notifier,
             shown: options.shown,
             default_permissions: options.default_permissions,
-            has_writeback_cache: false,
-            wants_writeback_cache: match options.read_only {
-                true => WritebackCache::Never,
-                false => options.writeback_cache,
-            },
-            handles_killpriv: false,
             no_open: false,
             no_opendir: false,
         }
@@ -172,72 +143,10 @@ impl<S: Serve> Transport<S> {
 
     /// Makes invalidations possible, once the session exists.
     fn connect(&self, notifier: Notifier) {
-        let _ = self.notifier.set(notifier);
+        self.invalidator.connect(notifier);
         if self.writable {
             self.invalidator.start();
         }
-    }
-
-    /// Looks up a name. The kernel looks up "." and ".." to turn an NFS file handle into a dentry, and "." in
-    /// any inode.
-    fn find(&self, parent: u64, name: &[u8]) -> Result<Found, Errno> {
-        let parent = convert::ino_of(parent)?;
-        let found = match name {
-            b"." => Some(self.serve.stat(parent)?),
-            _ => self.serve.lookup(parent, name)?,
-        };
-        match found {
-            None => Ok(Found::Nothing),
-            Some(stat) if stat.ino == Ino::ROOT && matches!(name, b"." | b"..") => Ok(Found::Root(stat)),
-            Some(stat) if convert::can_be_named(stat.ino) => Ok(Found::Entry(stat)),
-            Some(_) => Err(Errno::UCLEAN),
-        }
-    }
-
-    /// Replies to a read by splice(2). Returns the reply if that is not possible.
-    fn splice(&self, node: u64, offset: u64, size: usize, reply: Reply) -> Option<Reply> {
-        let Ok(ino) = convert::ino_of(node) else { return Some(reply) };
-        let mut reply = Some(reply);
-        // An error is found again by the read that follows.
-        let _ = self.serve.file_range(ino, offset, size as u64, &mut |file, at| {
-            reply = reply.take().and_then(|reply| reply.splice(file, at, size));
-        });
-        reply
-    }
-
-    fn attribute(&self, node: u64, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        let ino = convert::ino_of(node)?;
-        // Any inode has it, because a bind mount may show a part of the tree without the root.
-        if name == SERVER_ATTRIBUTE.as_bytes() {
-            return Ok(std::process::id().to_string().into_bytes());
-        }
-        if name == SHUTDOWN_ATTRIBUTE.as_bytes() {
-            return if self.serve.is_shut_down() { Ok(b"1".to_vec()) } else { Err(Errno::NODATA) };
-        }
-        if ino == Ino::ROOT && name == MODE_ATTRIBUTE.as_bytes() {
-            return Ok(if self.writable { b"rw" } else { b"ro" }.to_vec());
-        }
-        if ino == Ino::ROOT && name == UUID_ATTRIBUTE.as_bytes() {
-            return self.serve.uuid().map(Vec::from);
-        }
-        if ino == Ino::ROOT && name == EXTENT_STATS_ATTRIBUTE.as_bytes() {
-            return self.serve.extent_cache_stats().map(String::into_bytes).ok_or(Errno::NODATA);
-        }
-        if ino == Ino::ROOT && name == ALLOCATOR_STATS_ATTRIBUTE.as_bytes() {
-            return self.serve.allocator_stats().map(String::into_bytes).ok_or(Errno::NODATA);
-        }
-        self.serve.xattr(ino, name)
-    }
-
-    fn attribute_names(&self, request: &Request<'_>) -> Result<Vec<u8>, Errno> {
-        let is_root = || privileges::user_of(request) == 0;
-        let names = self.serve.xattr_names(convert::ino_of(request.node())?, &is_root)?;
-        let mut list = Vec::new();
-        for name in names {
-            list.extend_from_slice(&name);
-            list.push(0);
-        }
-        Ok(list)
     }
 
     /// One entry of READDIRPLUS. If the inode cannot be read, the entry has its number and type and a timeout
@@ -250,34 +159,10 @@ impl<S: Serve> Transport<S> {
         }
         match serve.stat(name.ino) {
             Ok(stat) => {
-                self.keep_asking(&stat);
+                self.write_cache.keep_asking(&stat);
                 convert::entry(&self.shown.of(&stat))
             }
             Err(_) => unreadable(name.ino.0.into()),
-        }
-    }
-
-    /// Passes names to `add` until it returns that the reply is full. An error after the first name is
-    /// returned by the next request.
-    fn list_names(
-        &self,
-        dir: u64,
-        from: u64,
-        mode: ReaddirMode,
-        add: &mut dyn FnMut(&S, Name<'_>) -> bool,
-    ) -> Result<(), Errno> {
-        let mut any = false;
-        let mut each = |name: Name<'_>| {
-            if add(&self.serve, name) {
-                return ControlFlow::Break(());
-            }
-            any = true;
-            ControlFlow::Continue(())
-        };
-        let dir = convert::ino_of(dir)?;
-        match self.names.listings.list(&*self.serve, dir, Cursor(from), mode, &mut each) {
-            Err(error) if !any => Err(error),
-            _ => Ok(()),
         }
     }
 }
@@ -300,7 +185,7 @@ impl<S: Serve> Handler for Transport<S> {
             true => init::DONT_MASK | init::HANDLE_KILLPRIV_V2,
             false => init::NO_OPENDIR_SUPPORT,
         };
-        if self.may_buffer(offered.flags) {
+        if self.write_cache.may_buffer(offered.flags) {
             // While space is low, files are opened for direct I/O (see `writeback`), and may still be mapped.
             flags |= init::WRITEBACK_CACHE | init::DIRECT_IO_ALLOW_MMAP;
         }
@@ -315,11 +200,10 @@ impl<S: Serve> Handler for Transport<S> {
             flags |= init::ALLOW_IDMAP;
         }
         let taken = flags & offered.flags;
-        self.has_writeback_cache = taken & init::WRITEBACK_CACHE != 0;
-        if self.has_writeback_cache {
-            self.serve.leave_times();
+        if taken & init::WRITEBACK_CACHE != 0 {
+            self.write_cache.turn_on();
         }
-        self.handles_killpriv = taken & init::HANDLE_KILLPRIV_V2 != 0;
+        self.set_id.is_ours = taken & init::HANDLE_KILLPRIV_V2 != 0;
         self.no_open = taken & init::NO_OPEN_SUPPORT != 0 && !self.serve.tracks_opens();
         self.no_opendir = taken & init::NO_OPENDIR_SUPPORT != 0;
         Taken {
@@ -362,37 +246,43 @@ impl<S: Serve> Handler for Transport<S> {
             }
             Operation::Symlink(_, Names(name, target)) => {
                 let new = New { kind: FileType::Symlink, target, ..changes::new(request, 0o777, 0) };
-                self.reply_entry_result(&self.create(request, node, name, &new), reply);
+                self.reply_entry_result(&self.names.create(Requester::of(request), node, name, &new), reply);
             }
             Operation::Mknod(asked, NameOf(name)) => {
                 let made = convert::kind_of_mode(asked.mode).and_then(|kind| {
                     let device = convert::device_parts(asked.rdev);
                     let new = New { kind, device, ..changes::new(request, asked.mode, asked.umask) };
-                    self.create(request, node, name, &new)
+                    self.names.create(Requester::of(request), node, name, &new)
                 });
                 self.reply_entry_result(&made, reply);
             }
             Operation::Mkdir(asked, NameOf(name)) => {
                 let new = New { kind: FileType::Directory, ..changes::new(request, asked.mode, asked.umask) };
-                self.reply_entry_result(&self.create(request, node, name, &new), reply);
+                self.reply_entry_result(&self.names.create(Requester::of(request), node, name, &new), reply);
             }
             Operation::Unlink(_, NameOf(name)) => {
-                changes::done(self.remove_name(node, name, |dir, name| self.serve.unlink(dir, name)), reply);
+                changes::done(
+                    self.names.remove_name(node, name, |dir, name| self.serve.unlink(dir, name)),
+                    reply,
+                );
             }
             Operation::Rmdir(_, NameOf(name)) => {
-                changes::done(self.remove_name(node, name, |dir, name| self.serve.rmdir(dir, name)), reply);
+                changes::done(
+                    self.names.remove_name(node, name, |dir, name| self.serve.rmdir(dir, name)),
+                    reply,
+                );
             }
             Operation::Rename(to, Names(from, into)) => {
-                self.rename_after_writeback(request, (node, from), (to.newdir, into), 0, reply);
+                self.rename(Requester::of(request), (node, from), (to.newdir, into), 0, reply);
             }
             Operation::Rename2(to, Names(from, into)) => {
-                self.rename_after_writeback(request, (node, from), (to.newdir, into), to.flags, reply);
+                self.rename(Requester::of(request), (node, from), (to.newdir, into), to.flags, reply);
             }
             Operation::Link(of, NameOf(name)) => {
-                match self.with_reserve(request, || self.link(of.oldnodeid, node, name)) {
+                match self.with_reserve(request, || self.names.link(of.oldnodeid, node, name)) {
                     Ok(stat) => {
                         self.names.lookups.increment(stat.ino);
-                        let attr_valid = self.attr_valid_after_change(&stat);
+                        let attr_valid = self.write_cache.attr_valid_after_change(&stat);
                         reply.structure(&EntryOut { attr_valid, ..convert::entry(&self.shown.of(&stat)) });
                     }
                     Err(errno) => fail(reply, errno),
@@ -405,11 +295,11 @@ impl<S: Serve> Handler for Transport<S> {
                     return fail(reply, Errno::NOSYS);
                 }
                 let new = changes::new(request, asked.mode, asked.umask);
-                self.reply_create(self.create(request, node, name, &new), reply);
+                self.reply_create(self.names.create(Requester::of(request), node, name, &new), reply);
             }
             Operation::Tmpfile(asked, _) => {
                 let new = changes::new(request, asked.mode, asked.umask);
-                self.reply_create(self.create_unnamed(request, node, &new), reply);
+                self.reply_create(self.names.create_unnamed(Requester::of(request), node, &new), reply);
             }
             Operation::Read(read, ()) => self.read(node, read.offset, read.size, reply),
             Operation::Write(write, Bytes(bytes)) => self.write(request, &write, bytes, reply),
@@ -417,7 +307,7 @@ impl<S: Serve> Handler for Transport<S> {
             Operation::Release(release, ()) => {
                 reply.ok();
                 if let Ok(ino) = convert::ino_of(node) {
-                    self.note_release(ino, release.fh);
+                    self.write_cache.note_release(ino, release.fh);
                     self.serve.release(ino, content::number_of(release.fh));
                 }
             }
@@ -486,49 +376,8 @@ impl<S: Serve> Handler for Transport<S> {
                 4 => self.seek(node, seek.offset, Seek::Hole, reply),
                 _ => fail(reply, Errno::INVAL),
             },
-            Operation::Fallocate(asked, ()) => {
-                let permitted = convert::ino_of(node).and_then(|ino| {
-                    let how = content::allocate_of(asked.mode)?;
-                    self.clear_set_id(request, node, ino)?;
-                    Ok((ino, how))
-                });
-                let (serve, notifier) = (Arc::clone(&self.serve), Arc::clone(&self.notifier));
-                let (requester, offset, len) = (Requester::of(request), asked.offset, asked.length);
-                self.run_with_space(len, move || {
-                    let allocated = permitted.and_then(|(ino, how)| {
-                        requester.with_reserve(&*serve, || serve.allocate(ino, how, offset, len))
-                    });
-                    if allocated.is_err() {
-                        // A part may have been allocated, and may have changed the size.
-                        changes::invalidate_attributes(&notifier, node);
-                    }
-                    changes::done(allocated, reply);
-                });
-            }
-            Operation::CopyFileRange(asked, ()) => {
-                let permitted = convert::ino_of(node).and_then(|from| {
-                    let to = convert::ino_of(asked.nodeid_out)?;
-                    self.clear_set_id(request, asked.nodeid_out, to)?;
-                    Ok(((from, asked.off_in), (to, asked.off_out)))
-                });
-                let access = content::write_access_of(asked.fh_out);
-                let (serve, notifier) = (Arc::clone(&self.serve), Arc::clone(&self.notifier));
-                let (requester, node_out) = (Requester::of(request), asked.nodeid_out);
-                let len = asked.len.min(content::COPY_MAX);
-                self.run_with_space(len, move || {
-                    let copied = permitted.and_then(|(from, to)| {
-                        requester.with_reserve(&*serve, || serve.copy(access, from, to, len))
-                    });
-                    // At most COPY_MAX.
-                    match copied {
-                        Ok(size) => reply.structure(&WriteOut { size: size as u32, pad: 0 }),
-                        Err(errno) => {
-                            changes::invalidate_attributes(&notifier, node_out);
-                            fail(reply, errno);
-                        }
-                    }
-                });
-            }
+            Operation::Fallocate(asked, ()) => self.fallocate(request, &asked, reply),
+            Operation::CopyFileRange(asked, ()) => self.copy_file_range(request, &asked, reply),
             // ACCESS is only sent without default_permissions: then everything is allowed, and after ENOSYS
             // the kernel sends no more of them. BMAP: blocks of an image file are not blocks of a device, so
             // a boot loader would read wrong blocks. File locks are kept by the kernel.
@@ -539,7 +388,7 @@ impl<S: Serve> Handler for Transport<S> {
 
 impl<S: Serve> Transport<S> {
     fn lookup(&self, parent: u64, name: &[u8], reply: Reply) {
-        match self.find(parent, name) {
+        match self.names.find(parent, name) {
             Ok(Found::Entry(stat)) => self.reply_entry(&stat, reply),
             // With a timeout of 0, because the inode number in this entry is the protocol's, not ext4's.
             Ok(Found::Root(stat)) => reply.structure(&convert::root_entry(&self.shown.of(&stat))),
@@ -551,35 +400,36 @@ impl<S: Serve> Transport<S> {
     fn reply_attributes(&self, stat: Result<Stat, Errno>, reply: Reply) {
         match stat {
             Ok(stat) => {
-                self.keep_asking(&stat);
-                self.reply_stat(&stat, CACHE_TIMEOUT.as_secs(), reply);
+                self.write_cache.keep_asking(&stat);
+                reply_stat(self.shown, &stat, CACHE_TIMEOUT.as_secs(), reply);
             }
             Err(errno) => fail(reply, errno),
         }
     }
 
-    /// Replies with attributes that the kernel may use for `attr_valid` seconds.
-    fn reply_stat(&self, stat: &Stat, attr_valid: u64, reply: Reply) {
-        let attr = convert::attributes(&self.shown.of(stat));
-        reply.structure(&AttrOut { attr_valid, attr, ..AttrOut::default() });
-    }
-
     fn getattr(&self, request: &Request<'_>, handle: Option<u64>, reply: Reply) {
         let node = request.node();
-        let reply = match handle {
-            Some(handle) => self.getattr_after_writeback(Requester::of(request), node, handle, reply),
-            None => Some(reply),
-        };
-        if let Some(reply) = reply {
-            self.reply_attributes(convert::ino_of(node).and_then(|ino| self.serve.stat(ino)), reply);
+        // The kernel may have sent this one before a buffered write (see `writeback`).
+        if handle.is_some_and(content::is_buffered) {
+            if let Err(errno) = convert::ino_of(node).and_then(|ino| self.write_cache.check_writer(ino)) {
+                return fail(reply, errno);
+            }
+            if self.write_cache.is_space_low() {
+                let (writer, shown) = (Requester::of(request), self.shown);
+                return self.write_cache.stat_after_writeback(writer, node, move |stat| match stat {
+                    Ok(stat) => reply_stat(shown, &stat, 0, reply),
+                    Err(errno) => fail(reply, errno),
+                });
+            }
         }
+        self.reply_attributes(convert::ino_of(node).and_then(|ino| self.serve.stat(ino)), reply);
     }
 
     /// The kernel sends STATX only for what GETATTR lacks: the birth time.
     fn statx(&self, node: u64, reply: Reply) {
         match convert::ino_of(node).and_then(|ino| self.serve.stat(ino)) {
             Ok(stat) => {
-                self.keep_asking(&stat);
+                self.write_cache.keep_asking(&stat);
                 reply.structure(&StatxOut {
                     attr_valid: CACHE_TIMEOUT.as_secs(),
                     stat: convert::statx(&self.shown.of(&stat)),
@@ -602,7 +452,7 @@ impl<S: Serve> Transport<S> {
             atime,
             mtime,
             ctime,
-            times_from: convert::times_from(times, self.has_writeback_cache),
+            times_from: convert::times_from(times, self.write_cache.is_on()),
             ..SetAttr::default()
         };
         // With the write-back cache the kernel adds the time.
@@ -633,17 +483,24 @@ impl<S: Serve> Transport<S> {
                 set.uid = Some(self.serve.stat(ino)?.uid);
             }
             if set.mode.is_none() && set.size.is_some() {
-                set.mode = self.mode_after_write(request, ino)?;
+                set.mode = self.set_id.mode_after_write(request, ino)?;
             }
             if set.mode.is_none() && (set.uid.is_some() || set.gid.is_some()) {
-                set.mode = self.mode_after_chown(request, ino)?;
+                set.mode = self.set_id.mode_after_chown(request, ino)?;
             }
             self.with_reserve(request, || self.serve.set_attr(ino, &set))
         });
         match done {
-            Ok(stat) => self.reply_stat(&stat, self.attr_valid_after_change(&stat), reply),
+            Ok(stat) => reply_stat(self.shown, &stat, self.write_cache.attr_valid_after_change(&stat), reply),
             Err(errno) => fail(reply, errno),
         }
+    }
+
+    /// Whether a SETATTR of the kernel's own times is without effect. With the write-back cache, the kernel
+    /// sends one after each UNLINK of a file, also if that was the last name. These times are visible only
+    /// while the file is open; a file of O_TMPFILE, which is open, may also get a name.
+    fn are_times_lost(&self, stat: &Stat) -> bool {
+        stat.links == 0 && self.names.lookups.is_unlinked(stat.ino) && !self.write_cache.has_writer(stat.ino)
     }
 
     fn open(&self, node: u64, flags: u32, reply: Reply) {
@@ -656,7 +513,7 @@ impl<S: Serve> Transport<S> {
         }
         let open = |ino| Ok((ino, self.serve.open(ino, access)?));
         match convert::ino_of(node).and_then(open) {
-            Ok((ino, opened)) => reply.structure(&self.open_reply(ino, access, opened)),
+            Ok((ino, opened)) => reply.structure(&self.write_cache.open_reply(ino, access, opened)),
             Err(errno) => fail(reply, errno),
         }
     }
@@ -673,55 +530,8 @@ impl<S: Serve> Transport<S> {
                     self.names.lookups.mark_unlinked(stat.ino);
                 }
                 let access = Access { write: true, append: false };
-                let open = self.open_reply(stat.ino, access, opened);
+                let open = self.write_cache.open_reply(stat.ino, access, opened);
                 reply.structure(&CreateOut { entry: convert::entry(&self.shown.of(&stat)), open });
-            }
-            Err(errno) => fail(reply, errno),
-        }
-    }
-
-    fn read(&self, node: u64, offset: u64, size: u32, reply: Reply) {
-        let size = (size as usize).min(READ_MAX);
-        let reply = if size >= SPLICE_MIN { self.splice(node, offset, size, reply) } else { Some(reply) };
-        let Some(reply) = reply else { return };
-        reply.read(size, |buffer| {
-            let read = convert::ino_of(node).and_then(|ino| self.serve.read(ino, offset, buffer));
-            read.map_err(|errno| errno.0)
-        });
-    }
-
-    fn write(&self, request: &Request<'_>, asked: &WriteIn, bytes: &[u8], reply: Reply) {
-        let (node, offset) = (request.node(), asked.offset);
-        let is_writeback = asked.write_flags & flag::WRITE_CACHE != 0;
-        let written = convert::ino_of(node).and_then(|ino| {
-            if asked.write_flags & flag::WRITE_KILL_SUIDGID != 0 {
-                self.clear_set_id(request, node, ino)?;
-            }
-            if is_writeback {
-                // The kernel ignores the size in the reply to a write from its page cache, so a short write
-                // must fail.
-                let write = || match self.serve.write(WriteAccess::Writeback, ino, offset, bytes)? {
-                    len if len == bytes.len() => Ok(len),
-                    _ => Err(Errno::NOSPC),
-                };
-                return self.for_writer(ino, write);
-            }
-            let access = content::write_access_of(asked.fh);
-            self.with_reserve(request, || self.serve.write(access, ino, offset, bytes))
-        });
-        match convert::ino_of(node) {
-            Ok(ino) if is_writeback => self.note_writeback(node, ino, bytes.len(), written.err()),
-            _ => self.note_taken(),
-        }
-        match written {
-            Ok(len) => {
-                let done = move || reply.structure(&WriteOut { size: len as u32, pad: 0 });
-                if content::is_direct_io(asked.fh, asked.flags) && len > 0 {
-                    // After asynchronous direct I/O the kernel does not invalidate its pages itself.
-                    self.invalidator.invalidate_then(node, offset..offset + len as u64, done);
-                } else {
-                    done();
-                }
             }
             Err(errno) => fail(reply, errno),
         }
@@ -729,7 +539,7 @@ impl<S: Serve> Transport<S> {
 
     fn readdir(&self, dir: u64, offset: u64, size: u32, reply: Reply) {
         let mut listing = Listing::new(size);
-        let listed = self.list_names(dir, offset, ReaddirMode::Plain, &mut |serve, name| {
+        let listed = self.names.list(dir, offset, ReaddirMode::Plain, &mut |serve, name| {
             // Without the feature `filetype` the types are only in the inodes.
             let kind = name.kind.or_else(|| serve.stat(name.ino).ok().map(|stat| stat.kind));
             let kind = convert::dirent_kind(kind.unwrap_or(FileType::Regular));
@@ -743,7 +553,7 @@ impl<S: Serve> Transport<S> {
 
     fn readdirplus(&self, dir: u64, offset: u64, size: u32, reply: Reply) {
         let mut listing = Listing::new(size);
-        let listed = self.list_names(dir, offset, ReaddirMode::Plus, &mut |serve, name| {
+        let listed = self.names.list(dir, offset, ReaddirMode::Plus, &mut |serve, name| {
             let entry = self.entry_of(serve, &name);
             let kind = entry.attr.mode >> 12;
             let is_full = !listing.add(entry.attr.ino, name.next.0, kind, name.name, Some(&entry));

@@ -1,26 +1,21 @@
-//! Requests that change names, attributes or the whole file system: how they map to [`Serve`], and which
-//! cached state they invalidate, in the kernel and in `listings`.
+//! Requests that change names or the whole file system, or make changes durable: how they map to [`Serve`],
+//! and which cached state they invalidate.
 //!
 //! Does **not** own: the dispatch of requests (see the parent module), the changes themselves (see
-//! [`Serve`]), the content of files (see `content`).
-//!
-//! Invariant: after a change of a directory, before the reply, `listings` has no name of the directory that
-//! was removed, and no batch that lacks a new one.
+//! [`Serve`]), listings and lookup counts (see `names`), the content of files (see `content`), extended
+//! attributes (see `xattrs`).
 
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use extant_base::Ino;
-use extant_fuse_lowlevel::{Notifier, Reply, Request};
+use extant_fuse_lowlevel::{Reply, Request};
 use extant_ondisk::inode::flags;
-use extant_volume::{New, SetXattr, Shutdown, Stat};
+use extant_volume::{New, Shutdown, Stat};
 
+use super::reserve::Requester;
 use super::{Transport, convert, fail, privileges};
 use crate::attributes::{self, Ioctl};
 use crate::{Caller, Errno, Opener, Serve};
-
-/// XATTR_CREATE and XATTR_REPLACE of setxattr(2).
-const XATTR_CREATE: u32 = 1;
-const XATTR_REPLACE: u32 = 2;
 
 /// A new regular file that the caller owns. Other types replace `kind`.
 pub(super) fn new(request: &Request<'_>, mode: u32, umask: u32) -> New<'static> {
@@ -46,7 +41,7 @@ impl<S: Serve> Transport<S> {
         if self.writable {
             self.names.lookups.increment(stat.ino);
         }
-        self.keep_asking(stat);
+        self.write_cache.keep_asking(stat);
         reply.structure(&convert::entry(&self.shown.of(stat)));
     }
 
@@ -68,89 +63,33 @@ impl<S: Serve> Transport<S> {
         done(synced, reply);
     }
 
-    pub(super) fn create(
-        &self,
-        request: &Request<'_>,
-        parent: u64,
-        name: &[u8],
-        new: &New<'_>,
-    ) -> Result<Stat, Errno> {
-        let dir = convert::ino_of(parent)?;
-        let made = self.with_reserve(request, || self.serve.create(dir, name, new));
-        self.names.listings.invalidate(dir);
-        if let Ok(stat) = &made {
-            // The inode number may have been that of a deleted directory.
-            self.names.listings.invalidate(stat.ino);
+    /// FSYNC of the root and SYNCFS: makes everything durable, also the data that the kernel still has.
+    pub(super) fn sync_all(&self, opener: Opener, reply: Reply) {
+        if !self.writable {
+            return fail(reply, Errno::NOSYS);
         }
-        made
+        let serve = Arc::clone(&self.serve);
+        let sync = move || done(serve.sync(Ino::ROOT, opener, false), reply);
+        self.write_cache.write_back_then(sync);
     }
 
-    /// As [`create`](Self::create), without a name.
-    pub(super) fn create_unnamed(
+    /// RENAME. If it replaces a file, the kernel's data of the new file is written back before.
+    pub(super) fn rename(
         &self,
-        request: &Request<'_>,
-        parent: u64,
-        new: &New<'_>,
-    ) -> Result<Stat, Errno> {
-        let dir = convert::ino_of(parent)?;
-        let made = self.with_reserve(request, || self.serve.create_unnamed(dir, new))?;
-        self.names.listings.invalidate(made.ino);
-        Ok(made)
-    }
-
-    pub(super) fn link(&self, node: u64, parent: u64, name: &[u8]) -> Result<Stat, Errno> {
-        let (ino, dir) = (convert::ino_of(node)?, convert::ino_of(parent)?);
-        let linked = self.serve.link(ino, dir, name);
-        self.names.listings.invalidate(dir);
-        linked
-    }
-
-    pub(super) fn remove_name(
-        &self,
-        parent: u64,
-        name: &[u8],
-        take: impl FnOnce(Ino, &[u8]) -> Result<Option<Ino>, Errno>,
-    ) -> Result<(), Errno> {
-        let dir = convert::ino_of(parent)?;
-        let taken = take(dir, name);
-        // The kernel holds the directory's lock, so no listing runs at the same time.
-        match taken {
-            Ok(_) => self.names.listings.remove_name(dir, name),
-            Err(_) => self.names.listings.invalidate(dir),
-        }
-        self.names.note_unlinked(taken?);
-        Ok(())
-    }
-
-    pub(super) fn set_attribute(
-        &self,
-        request: &Request<'_>,
-        node: u64,
-        name: &[u8],
-        value: &[u8],
+        requester: Requester,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
         flags: u32,
-    ) -> Result<(), Errno> {
-        let how = match flags {
-            0 => SetXattr::Any,
-            XATTR_CREATE => SetXattr::Create,
-            XATTR_REPLACE => SetXattr::Replace,
-            _ => return Err(Errno::INVAL),
+        reply: Reply,
+    ) {
+        let names = Arc::clone(&self.names);
+        let Some(ino) = self.write_cache.written_replacement(from, to) else {
+            return done(names.rename(requester, from, to, flags), reply);
         };
-        let ino = convert::ino_of(node)?;
-        self.serve.set_xattr(ino, name, value, how)?;
-        if name != b"system.posix_acl_access" {
-            return Ok(());
-        }
-        let lost = self.handles_killpriv && self.clear_set_gid(request, ino)?;
-        // An access ACL changes the mode. Without default_permissions the kernel does not update it.
-        if lost || !self.default_permissions {
-            self.invalidate_attributes(node);
-        }
-        Ok(())
-    }
-
-    pub(super) fn remove_attribute(&self, node: u64, name: &[u8]) -> Result<(), Errno> {
-        self.serve.remove_xattr(convert::ino_of(node)?, name)
+        let (from, to) = ((from.0, from.1.to_vec()), (to.0, to.1.to_vec()));
+        self.write_cache.write_file_back_then(ino.0.into(), move || {
+            done(names.rename(requester, (from.0, &from.1), (to.0, &to.1), flags), reply);
+        });
     }
 
     /// Shuts the file system down, and invalidates the kernel's pages of all files, so that reads fail.
@@ -158,8 +97,8 @@ impl<S: Serve> Transport<S> {
         self.check_administrator(caller)?;
         let done = self.serve.shut_down(how);
         // Before the reply, so that the next buffered write sends GETATTR, which fails.
-        for ino in self.writeback.written() {
-            self.invalidate_attributes(ino.0.into());
+        for ino in self.write_cache.written() {
+            self.invalidator.invalidate_attributes(ino.0.into());
         }
         for ino in self.names.lookups.inodes() {
             self.invalidator.invalidate_then(ino.0.into(), 0..u64::MAX, || ());
@@ -168,15 +107,8 @@ impl<S: Serve> Transport<S> {
     }
 
     /// Fails unless the caller may trim, label, resize or shut down the file system.
-    fn check_administrator(&self, caller: Caller) -> Result<(), Errno> {
+    pub(super) fn check_administrator(&self, caller: Caller) -> Result<(), Errno> {
         if self.serve.may_administer(caller) { Ok(()) } else { Err(Errno::PERM) }
-    }
-
-    /// Sets the UUID: see [`UUID_ATTRIBUTE`](super::UUID_ATTRIBUTE).
-    pub(super) fn set_uuid(&self, request: &Request<'_>, node: u64, value: &[u8]) -> Result<(), Errno> {
-        self.check_administrator(Caller { uid: privileges::user_of(request) })?;
-        let uuid = value.try_into().ok().filter(|_| node == extant_fuse_lowlevel::protocol::ROOT_ID);
-        self.serve.set_uuid(uuid.ok_or(Errno::INVAL)?)
     }
 
     /// Executes an ioctl and returns its output.
@@ -217,22 +149,9 @@ impl<S: Serve> Transport<S> {
                     return Err(Errno::PERM);
                 }
                 self.serve.set_attr(stat.ino, &set)?;
-                self.invalidate_attributes(node);
+                self.invalidator.invalidate_attributes(node);
             }
         }
         Ok(Vec::new())
-    }
-
-    /// Invalidates the kernel's cached attributes of an inode.
-    pub(super) fn invalidate_attributes(&self, node: u64) {
-        invalidate_attributes(&self.notifier, node);
-    }
-}
-
-/// Invalidates the kernel's cached attributes of an inode.
-pub(super) fn invalidate_attributes(notifier: &OnceLock<Notifier>, node: u64) {
-    if let Some(notifier) = notifier.get() {
-        // A negative offset keeps the pages. An error means that the kernel does not have the inode.
-        let _ = notifier.inval_inode(node, -1, 0);
     }
 }

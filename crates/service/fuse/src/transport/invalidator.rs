@@ -1,6 +1,6 @@
-//! Invalidation of pages in the kernel's page cache before a reply (INV-U11).
+//! Invalidation of what the kernel caches: attributes at once, pages by a thread (INV-U11).
 //!
-//! There are two reasons to invalidate pages:
+//! There are two reasons to invalidate pages before a reply:
 //! - Direct I/O made them stale. The kernel invalidates them itself after a synchronous direct write, but not
 //!   after one of io_submit(2) or io_uring. If a page was read during such a write, it would return the old
 //!   bytes for as long as the kernel caches it.
@@ -12,15 +12,15 @@
 //!   invalidation thread:  take from the queue --> FUSE_NOTIFY_INVAL_INODE --> reply
 //! ```
 //!
-//! Data structure: a channel to one thread, which exists only if the volume is writable. The thread ends when
-//! the channel is closed, together with the transport.
+//! Owns: the connection's [`Notifier`], and a channel to one thread, which exists only if the volume is
+//! writable. The thread ends when the channel is closed, together with the transport.
 //!
 //! Invariant: no server thread invalidates pages itself. The kernel waits for pages that are being read or
 //! written, and these requests wait for a server thread: a deadlock.
 
 use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use extant_fuse_lowlevel::Notifier;
 
@@ -32,14 +32,25 @@ struct Invalidation {
 }
 
 /// The queue of invalidations, and the thread that executes them.
+#[derive(Default)]
 pub(super) struct Invalidator {
-    notifier: Arc<OnceLock<Notifier>>,
+    /// Set once the session exists.
+    notifier: OnceLock<Notifier>,
     queue: Mutex<Option<Sender<Invalidation>>>,
 }
 
 impl Invalidator {
-    pub(super) fn new(notifier: Arc<OnceLock<Notifier>>) -> Self {
-        Self { notifier, queue: Mutex::default() }
+    /// Makes invalidations of attributes possible.
+    pub(super) fn connect(&self, notifier: Notifier) {
+        let _ = self.notifier.set(notifier);
+    }
+
+    /// Invalidates the kernel's cached attributes of an inode.
+    pub(super) fn invalidate_attributes(&self, node: u64) {
+        if let Some(notifier) = self.notifier.get() {
+            // A negative offset keeps the pages. An error means that the kernel does not have the inode.
+            let _ = notifier.inval_inode(node, -1, 0);
+        }
     }
 
     /// Queues an invalidation of an inode's attributes and of its pages in a range. The thread calls `then`

@@ -20,7 +20,7 @@ use extant_fuse_lowlevel::{Config, Session, splice_len_max};
 use super::Transport;
 use super::writeback::KernelCache;
 use crate::Serve;
-use crate::mounting::{self, Channel, MountFault, MountOptions, WritebackCache};
+use crate::mounting::{self, Channel, MountFault, MountOptions};
 
 /// Readahead of a mount made by root; the kernel's default is 128 KiB. With 24 requests of 1 MiB in flight
 /// the reader and the server seldom wait for each other: 3.7 GB/s, against 3.1 GB/s with a third of this.
@@ -66,10 +66,7 @@ impl<S: Serve> Mounted<S> {
         let transport = Transport::new(serve, options);
         if let Ok(Some(entry)) = mounted_at(&dir) {
             let _ = transport.connection.set(entry.device.1);
-            // Before INIT, which decides by the limit.
-            if transport.wants_writeback_cache != WritebackCache::Never {
-                transport.writeback.limit_dirty(entry.device, transport.free_bytes());
-            }
+            transport.write_cache.limit_dirty(entry.device);
         }
         let rings = match options.transport {
             Channel::Auto => !options.read_only,
@@ -99,11 +96,7 @@ impl<S: Serve> Mounted<S> {
     /// What the kernel holds of this mount.
     #[must_use]
     pub fn kernel_cache(&self) -> KernelCache {
-        let transport = self.session.handler();
-        KernelCache {
-            writeback: Arc::clone(&transport.writeback),
-            invalidator: Arc::clone(&transport.invalidator),
-        }
+        self.session.handler().write_cache.kernel_cache()
     }
 
     /// Do requests come over io_uring?

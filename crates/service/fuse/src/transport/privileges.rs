@@ -8,7 +8,10 @@
 //! before it sends the request: also if the request is then refused.
 //!
 //! A request has only the caller's thread, user and one group; where idmapped mounts are possible, requests
-//! that create no inode have only the thread. The rest is read from /proc. This module has no state.
+//! that create no inode have only the thread. The rest is read from /proc.
+//!
+//! Owns: whether the server has this task ([`SetIdBits`]), which INIT decides. Does **not** own: the modes
+//! (see [`Serve`]).
 //!
 //! Invariant: if the caller cannot be examined (it has ended, or is in another PID namespace), it counts as
 //! unprivileged.
@@ -16,11 +19,13 @@
 //! Source: kernel include/uapi/linux/fuse.h (FUSE_HANDLE_KILLPRIV_V2), linux/capability.h;
 //! proc_pid_status(5).
 
+use std::sync::Arc;
+
 use extant_base::Ino;
 use extant_fuse_lowlevel::Request;
 use extant_volume::{FileType, SetAttr, Stat, unprivileged};
 
-use super::Transport;
+use super::invalidator::Invalidator;
 use crate::{Errno, Serve};
 
 /// CAP_FSETID as a bit of a capability set.
@@ -98,10 +103,22 @@ fn keeps_set_gid(request: &Request<'_>, stat: &Stat) -> bool {
     has_group(&status, stat.gid) || has_capability(request.pid(), &status, FSETID)
 }
 
-impl<S: Serve> Transport<S> {
+/// The set-id bits of a mount's files.
+pub(super) struct SetIdBits<S> {
+    serve: Arc<S>,
+    invalidator: Arc<Invalidator>,
+    /// The server must clear the bits (FUSE_HANDLE_KILLPRIV_V2).
+    pub(super) is_ours: bool,
+}
+
+impl<S: Serve> SetIdBits<S> {
+    pub(super) fn new(serve: Arc<S>, invalidator: Arc<Invalidator>) -> Self {
+        Self { serve, invalidator, is_ours: false }
+    }
+
     /// The mode that a file gets by a write; `None` if the mode does not change.
     pub(super) fn mode_after_write(&self, request: &Request<'_>, ino: Ino) -> Result<Option<u16>, Errno> {
-        if !self.handles_killpriv {
+        if !self.is_ours {
             return Ok(None);
         }
         let stat = self.serve.stat(ino)?;
@@ -120,7 +137,7 @@ impl<S: Serve> Transport<S> {
     /// The mode that a file gets by chown(2), if set-group-id has to be cleared, too; otherwise `None`, and
     /// the volume clears the usual bits itself.
     pub(super) fn mode_after_chown(&self, request: &Request<'_>, ino: Ino) -> Result<Option<u16>, Errno> {
-        if !self.handles_killpriv {
+        if !self.is_ours {
             return Ok(None);
         }
         let stat = self.serve.stat(ino)?;
@@ -131,7 +148,10 @@ impl<S: Serve> Transport<S> {
 
     /// Clears set-group-id of a file whose ACL was set by a caller that is not in the file's group, as
     /// chmod(2) does. Returns whether it was set.
-    pub(super) fn clear_set_gid(&self, request: &Request<'_>, ino: Ino) -> Result<bool, Errno> {
+    pub(super) fn clear_after_acl(&self, request: &Request<'_>, ino: Ino) -> Result<bool, Errno> {
+        if !self.is_ours {
+            return Ok(false);
+        }
         let stat = self.serve.stat(ino)?;
         if keeps_set_gid(request, &stat) {
             return Ok(false);
@@ -142,10 +162,10 @@ impl<S: Serve> Transport<S> {
     }
 
     /// Clears set-id bits before a write, and invalidates the kernel's attributes if the mode changed.
-    pub(super) fn clear_set_id(&self, request: &Request<'_>, node: u64, ino: Ino) -> Result<(), Errno> {
+    pub(super) fn clear(&self, request: &Request<'_>, node: u64, ino: Ino) -> Result<(), Errno> {
         if let Some(mode) = self.mode_after_write(request, ino)? {
             self.serve.set_attr(ino, &SetAttr { mode: Some(mode), ..SetAttr::default() })?;
-            self.invalidate_attributes(node);
+            self.invalidator.invalidate_attributes(node);
         }
         Ok(())
     }

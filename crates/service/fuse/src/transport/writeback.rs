@@ -37,10 +37,12 @@
 //! - FSYNC of the root and SYNCFS, for all files;
 //! - the end by a signal, for all files ([`KernelCache`]).
 //!
-//! State: the bound, whether space is low, and the files that are open for buffered writing, each with a
-//! count of opens, a failure that no writer was notified of, and what its writes took.
+//! State: whether the kernel buffers writes; and, shared with operations that run after a writeback
+//! ([`Writeback`]): the bound, whether space is low, and the files that are open for buffered writing, each
+//! with a count of opens, a failure that no writer was notified of, and what its writes took.
 //!
-//! Does **not** own: the invalidations (see `invalidator`), the bits of file handles (see `content`).
+//! Does **not** own: requests and replies (see the parent module), the invalidations (see `invalidator`), the
+//! bits of file handles (see `content`).
 //!
 //! Source: kernel fs/fuse/file.c (a write to the cache updates the attributes first),
 //! Documentation/ABI/testing/sysfs-class-bdi.
@@ -54,15 +56,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use extant_base::Ino;
-use extant_fuse_lowlevel::protocol::{AttrOut, LseekOut, OpenOut, ROOT_ID, fopen, init};
-use extant_fuse_lowlevel::{Reply, Request};
+use extant_fuse_lowlevel::protocol::{OpenOut, fopen, init};
 use extant_ondisk::inode::flags;
-use extant_volume::{Seek, Stat};
+use extant_volume::Stat;
 
 use super::invalidator::Invalidator;
 use super::reserve::Requester;
-use super::{CACHE_TIMEOUT, Transport, content, convert, fail};
-use crate::{Access, Errno, Opened, Opener, Serve, WritebackCache};
+use super::{CACHE_TIMEOUT, content, convert};
+use crate::{Access, Errno, Opened, Serve, WritebackCache};
 
 /// The limits of dirty data that are set for a mount, in bytes: with much free space and with little.
 const DIRTY_LIMITS: (u64, u64) = (32 << 20, 2 << 20);
@@ -76,9 +77,19 @@ const STRICT_FACTOR: u64 = 2;
 /// [`WritebackCache::Auto`] buffers if this many times the bound is free when the mount begins.
 const AUTO_FACTOR: u64 = 8;
 
+/// The write-back cache of a mount, on or off.
+pub(super) struct WriteCache<S> {
+    serve: Arc<S>,
+    invalidator: Arc<Invalidator>,
+    writeback: Arc<Writeback>,
+    wanted: WritebackCache,
+    /// The kernel buffers writes (FUSE_WRITEBACK_CACHE). Decided by INIT.
+    is_on: bool,
+}
+
 /// What is known about the kernel's dirty data.
 #[derive(Default)]
-pub(super) struct Writeback {
+struct Writeback {
     /// Bound of the dirty data, in bytes; 0 as long as it is unknown.
     dirty_max: AtomicU64,
     /// The kernel's limit of this mount, if this process may change it. It stays open because a confined
@@ -86,7 +97,7 @@ pub(super) struct Writeback {
     knob: OnceLock<File>,
     /// The limit is being changed.
     changes_limit: AtomicBool,
-    /// Operations of [`Transport::run_with_space`] that are not done. The limit does not rise meanwhile.
+    /// Operations of [`WriteCache::run_with_space`] that are not done. The limit does not rise meanwhile.
     takers: AtomicUsize,
     /// When the limit was read back last.
     checked: Mutex<Option<Instant>>,
@@ -124,7 +135,7 @@ struct Growth {
 impl Writeback {
     /// Limits the kernel's dirty data of the mount with this device number, of which `free` bytes are free.
     /// That needs root and Linux 6.2; otherwise the kernel's own limit bounds it.
-    pub(super) fn limit_dirty(&self, (major, minor): (u32, u32), free: u64) {
+    fn limit_dirty(&self, (major, minor): (u32, u32), free: u64) {
         let knobs = PathBuf::from(format!("/sys/class/bdi/{major}:{minor}"));
         let limit = limit_for(free);
         let set = || -> std::io::Result<File> {
@@ -175,7 +186,7 @@ impl Writeback {
     }
 
     /// The files that are open for buffered writing.
-    pub(super) fn written(&self) -> Vec<Ino> {
+    fn written(&self) -> Vec<Ino> {
         locked(&self.files).keys().copied().collect()
     }
 
@@ -234,8 +245,8 @@ impl Drop for Taker {
 
 /// What the kernel holds of a mount that this process serves.
 pub struct KernelCache {
-    pub(super) writeback: Arc<Writeback>,
-    pub(super) invalidator: Arc<Invalidator>,
+    writeback: Arc<Writeback>,
+    invalidator: Arc<Invalidator>,
 }
 
 impl KernelCache {
@@ -270,10 +281,21 @@ fn write_back_then(invalidator: &Invalidator, files: &[Ino], then: impl FnOnce()
     }
 }
 
-impl<S: Serve> Transport<S> {
+impl<S: Serve> WriteCache<S> {
+    pub(super) fn new(serve: Arc<S>, invalidator: Arc<Invalidator>, wanted: WritebackCache) -> Self {
+        Self { serve, invalidator, writeback: Arc::default(), wanted, is_on: false }
+    }
+
+    /// Limits the dirty data of the mount with this device number. Before INIT, which decides by the limit.
+    pub(super) fn limit_dirty(&self, device: (u32, u32)) {
+        if self.wanted != WritebackCache::Never {
+            self.writeback.limit_dirty(device, self.free_bytes());
+        }
+    }
+
     /// Whether the kernel shall buffer writes, if it offers the features `offered` of INIT.
     pub(super) fn may_buffer(&self, offered: u64) -> bool {
-        match self.wants_writeback_cache {
+        match self.wanted {
             WritebackCache::Never => false,
             WritebackCache::Always => true,
             WritebackCache::Auto => {
@@ -287,40 +309,46 @@ impl<S: Serve> Transport<S> {
         }
     }
 
-    /// FSYNC of the root and SYNCFS: makes everything durable, also the data that the kernel still has.
-    pub(super) fn sync_all(&self, opener: Opener, reply: Reply) {
-        if !self.has_writeback_cache {
-            return self.fsync(ROOT_ID, opener, false, reply);
-        }
-        let serve = Arc::clone(&self.serve);
-        let sync = move || super::changes::done(serve.sync(Ino::ROOT, opener, false), reply);
-        write_back_then(&self.invalidator, &self.writeback.written(), sync);
+    /// INIT agreed that the kernel buffers writes.
+    pub(super) fn turn_on(&mut self) {
+        self.is_on = true;
+        self.serve.leave_times();
     }
 
-    /// RENAME. If it replaces a file, the kernel's data of the new file is written back before.
-    pub(super) fn rename_after_writeback(
-        &self,
-        request: &Request<'_>,
-        from: (u64, &[u8]),
-        to: (u64, &[u8]),
-        flags: u32,
-        reply: Reply,
-    ) {
-        let names = Arc::clone(&self.names);
-        let requester = Requester::of(request);
-        let Some(ino) = self.written_replacement(from, to) else {
-            return super::changes::done(names.rename(requester, from, to, flags), reply);
-        };
-        let (from, to) = ((from.0, from.1.to_vec()), (to.0, to.1.to_vec()));
-        self.invalidator.invalidate_then(ino.0.into(), 0..u64::MAX, move || {
-            let renamed = names.rename(requester, (from.0, &from.1), (to.0, &to.1), flags);
-            super::changes::done(renamed, reply);
-        });
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    pub(super) fn kernel_cache(&self) -> KernelCache {
+        KernelCache { writeback: Arc::clone(&self.writeback), invalidator: Arc::clone(&self.invalidator) }
+    }
+
+    /// The files that are open for buffered writing.
+    pub(super) fn written(&self) -> Vec<Ino> {
+        self.writeback.written()
+    }
+
+    /// Is the file open for buffered writing?
+    pub(super) fn has_writer(&self, ino: Ino) -> bool {
+        self.writeback.has_writer(ino)
+    }
+
+    /// Calls `then` after the writeback of all files that are open for writing.
+    pub(super) fn write_back_then(&self, then: impl FnOnce() + Send + 'static) {
+        write_back_then(&self.invalidator, &self.writeback.written(), then);
+    }
+
+    /// Calls `then` after the writeback of a file.
+    pub(super) fn write_file_back_then(&self, node: u64, then: impl FnOnce() + Send + 'static) {
+        match self.is_on {
+            true => self.invalidator.invalidate_then(node, 0..u64::MAX, then),
+            false => then(),
+        }
     }
 
     /// The file that a rename moves, if it is open for buffered writing and replaces another one.
-    fn written_replacement(&self, from: (u64, &[u8]), to: (u64, &[u8])) -> Option<Ino> {
-        if !self.has_writeback_cache || !self.writeback.has_writers() {
+    pub(super) fn written_replacement(&self, from: (u64, &[u8]), to: (u64, &[u8])) -> Option<Ino> {
+        if !self.is_on || !self.writeback.has_writers() {
             return None;
         }
         let look = |(dir, name): (u64, &[u8])| self.serve.lookup(convert::ino_of(dir).ok()?, name).ok()?;
@@ -330,8 +358,8 @@ impl<S: Serve> Transport<S> {
 
     /// Returns whether dirty data might not find space. When that becomes true, starts the writeback of all
     /// files that are open for writing, which also makes the kernel send GETATTR before the next write.
-    fn is_space_low(&self) -> bool {
-        if !self.has_writeback_cache {
+    pub(super) fn is_space_low(&self) -> bool {
+        if !self.is_on {
             return false;
         }
         let free = self.free_bytes();
@@ -339,7 +367,7 @@ impl<S: Serve> Transport<S> {
         self.adjust_limit(free);
         let is_space_low = free < 2 * self.writeback.dirty_max.load(Ordering::Relaxed);
         if is_space_low && !self.writeback.is_space_low.swap(true, Ordering::AcqRel) {
-            write_back_then(&self.invalidator, &self.writeback.written(), || ());
+            self.write_back_then(|| ());
         } else if !is_space_low {
             self.writeback.is_space_low.store(false, Ordering::Release);
         }
@@ -348,7 +376,7 @@ impl<S: Serve> Transport<S> {
 
     /// Notes that a request has taken a little space: less than the least limit of dirty data.
     pub(super) fn note_taken(&self) {
-        if self.has_writeback_cache && self.writeback.has_writers() {
+        if self.is_on && self.writeback.has_writers() {
             self.is_space_low();
         }
     }
@@ -392,7 +420,7 @@ impl<S: Serve> Transport<S> {
     fn lower_limit(&self, knob: &File, limit: u64) {
         let lowered = Arc::clone(&self.writeback);
         match knob.write_all_at(limit.to_string().as_bytes(), 0) {
-            Ok(()) => write_back_then(&self.invalidator, &self.writeback.written(), move || {
+            Ok(()) => self.write_back_then(move || {
                 lowered.dirty_max.store(limit, Ordering::Relaxed);
                 lowered.changes_limit.store(false, Ordering::Release);
             }),
@@ -413,20 +441,19 @@ impl<S: Serve> Transport<S> {
     }
 
     /// Free space for ordinary users, in bytes.
-    pub(super) fn free_bytes(&self) -> u64 {
+    fn free_bytes(&self) -> u64 {
         self.serve.stat_fs().map_or(0, |all| all.blocks_available * u64::from(all.block_size))
     }
 
     /// The reply for a file that was opened.
     pub(super) fn open_reply(&self, ino: Ino, access: Access, opened: Opened) -> OpenOut {
-        let may_buffer = self.has_writeback_cache && access.write;
+        let may_buffer = self.is_on && access.write;
         // Before the check: when space becomes low, the writeback of all files of this table starts.
         if may_buffer {
             self.writeback.opened(ino);
         }
-        let is_direct_io = opened.appends_only
-            || self.has_writeback_cache && opened.is_sync
-            || may_buffer && self.is_space_low();
+        let is_direct_io =
+            opened.appends_only || self.is_on && opened.is_sync || may_buffer && self.is_space_low();
         let is_buffered = may_buffer && !is_direct_io;
         if may_buffer && is_direct_io {
             self.writeback.closed(ino);
@@ -448,13 +475,6 @@ impl<S: Serve> Transport<S> {
         }
     }
 
-    /// Whether a SETATTR of the kernel's own times is without effect. With the write-back cache, the kernel
-    /// sends one after each UNLINK of a file, also if that was the last name. These times are visible only
-    /// while the file is open; a file of O_TMPFILE, which is open, may also get a name.
-    pub(super) fn are_times_lost(&self, stat: &Stat) -> bool {
-        stat.links == 0 && self.names.lookups.is_unlinked(stat.ino) && !self.writeback.has_writer(stat.ino)
-    }
-
     /// Runs a write of data that the kernel buffered, with the reserve if the writer may use it. As in
     /// [`Requester::with_reserve`], `write` may be called twice.
     pub(super) fn for_writer(
@@ -462,7 +482,7 @@ impl<S: Serve> Transport<S> {
         ino: Ino,
         mut write: impl FnMut() -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
-        let writer = match self.has_writeback_cache {
+        let writer = match self.is_on {
             true => locked(&self.writeback.files)
                 .get(&ino)
                 .and_then(|file| file.growth)
@@ -478,7 +498,7 @@ impl<S: Serve> Transport<S> {
 
     /// Notes that the kernel wrote back `len` bytes of a file, and the error if that failed.
     pub(super) fn note_writeback(&self, node: u64, ino: Ino, len: usize, refused: Option<Errno>) {
-        if !self.has_writeback_cache {
+        if !self.is_on {
             return;
         }
         let is_space_low = self.is_space_low();
@@ -501,33 +521,26 @@ impl<S: Serve> Transport<S> {
         }
     }
 
-    /// Replies to a GETATTR that the kernel may have sent before a buffered write: after the file's dirty
-    /// data is written back, with an error if that failed or if the write is likely to find no space. Returns
-    /// the reply if there is no reason to wait.
-    pub(super) fn getattr_after_writeback(
+    /// Whether a write of a file is refused whatever it writes: the file is immutable, or its last writeback
+    /// failed.
+    pub(super) fn check_writer(&self, ino: Ino) -> Result<(), Errno> {
+        match is_immutable(&self.serve.stat(ino)?) {
+            true => Err(Errno::PERM),
+            false => self.writeback.failure(ino),
+        }
+    }
+
+    /// Calls `then` with the attributes of a file after its dirty data is written back, or with an error if
+    /// that failed or if the next write is likely to find no space.
+    pub(super) fn stat_after_writeback(
         &self,
         writer: Requester,
         node: u64,
-        handle: u64,
-        reply: Reply,
-    ) -> Option<Reply> {
-        if !content::is_buffered(handle) {
-            return Some(reply);
-        }
-        let refused = convert::ino_of(node).and_then(|ino| match is_immutable(&self.serve.stat(ino)?) {
-            true => Err(Errno::PERM),
-            false => self.writeback.failure(ino),
-        });
-        if let Err(errno) = refused {
-            fail(reply, errno);
-            return None;
-        }
-        if !self.is_space_low() {
-            return Some(reply);
-        }
-        let (serve, writeback, shown) = (Arc::clone(&self.serve), Arc::clone(&self.writeback), self.shown);
+        then: impl FnOnce(Result<Stat, Errno>) + Send + 'static,
+    ) {
+        let (serve, writeback) = (Arc::clone(&self.serve), Arc::clone(&self.writeback));
         self.invalidator.invalidate_then(node, 0..u64::MAX, move || {
-            let stat = convert::ino_of(node).and_then(|ino| {
+            then(convert::ino_of(node).and_then(|ino| {
                 writeback.failure(ino)?;
                 let stat = serve.stat(ino)?;
                 let bytes = writeback.note_growth(writer, &stat);
@@ -536,16 +549,8 @@ impl<S: Serve> Transport<S> {
                     false => Err(Errno::NOSPC),
                 })?;
                 Ok(stat)
-            });
-            match stat {
-                Ok(stat) => reply.structure(&AttrOut {
-                    attr: convert::attributes(&shown.of(&stat)),
-                    ..AttrOut::default()
-                }),
-                Err(errno) => fail(reply, errno),
-            }
+            }));
         });
-        None
     }
 
     /// For each reply with attributes: if the kernel has to send GETATTR before a buffered write of this
@@ -553,14 +558,14 @@ impl<S: Serve> Transport<S> {
     /// before an invalidation.
     pub(super) fn keep_asking(&self, stat: &Stat) {
         if self.must_ask(stat) {
-            self.invalidate_attributes(stat.ino.0.into());
+            self.invalidator.invalidate_attributes(stat.ino.0.into());
         }
     }
 
     /// Whether the kernel has to send GETATTR before a buffered write of this file.
     fn must_ask(&self, stat: &Stat) -> bool {
         let has_cause = || is_immutable(stat) || self.writeback.is_space_low.load(Ordering::Acquire);
-        self.has_writeback_cache && has_cause() && self.writeback.has_writer(stat.ino)
+        self.is_on && has_cause() && self.writeback.has_writer(stat.ino)
     }
 
     /// How long attributes in the reply to SETATTR and LINK are valid, in seconds. The kernel takes these
@@ -568,27 +573,6 @@ impl<S: Serve> Transport<S> {
     /// from a read, and is treated as that of a write.
     pub(super) fn attr_valid_after_change(&self, stat: &Stat) -> u64 {
         if self.must_ask(stat) { 0 } else { CACHE_TIMEOUT.as_secs() }
-    }
-
-    /// SEEK_DATA and SEEK_HOLE, after the writeback of the file's dirty data.
-    pub(super) fn seek(&self, node: u64, offset: u64, what: Seek, reply: Reply) {
-        let serve = Arc::clone(&self.serve);
-        let answer = move || {
-            let place = convert::ino_of(node).and_then(|ino| {
-                // A negative offset.
-                let offset = i64::try_from(offset).map_err(|_| Errno::NXIO)?;
-                serve.seek(ino, offset as u64, what)
-            });
-            match place {
-                Ok(offset) => reply.structure(&LseekOut { offset }),
-                Err(errno) => fail(reply, errno),
-            }
-        };
-        if self.has_writeback_cache {
-            self.invalidator.invalidate_then(node, 0..u64::MAX, answer)
-        } else {
-            answer()
-        }
     }
 }
 
