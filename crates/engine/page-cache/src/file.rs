@@ -1,30 +1,35 @@
 //! The folios of one file: lookup, creation, writes and reads.
 //!
-//! Owns: the map of chunks, the loops of [`write`](File::write) and [`read`](File::read). Does **not** own:
-//! the file's size (the caller cuts reads at it), the exclusion of concurrent writers (the caller's inode
-//! lock), filling folios (see `fill`), writeback (see `writeback`).
+//! Owns: the loops of [`write`](File::write) and [`read`](File::read), the creation of folios. Does **not**
+//! own: the file's size (the caller cuts reads at it), the exclusion of concurrent writers (the caller's
+//! inode lock), the map of chunks (see `map`), the changes of a folio (see `locked`), filling folios (see
+//! `fill`), writeback (see `writeback`).
 //!
 //! Invariants
 //! 1. Bytes of a block that is not uptodate are never returned.
-//! 2. A write that changes a part of a block takes the rest of it from the backing, or zeros where that has a
-//!    hole.
-//! 3. One folio is locked at a time, except by a fill of several folios, which locks them in rising order.
+//! 2. One folio is locked at a time, except by a fill of several folios, which locks them in rising order.
 
+mod blocks;
 mod dirty;
+mod locked;
+mod map;
+mod runs;
 
-use std::collections::BTreeMap;
-use std::io::IoSliceMut;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Mutex, RwLock};
 
+use self::blocks::Blocks;
 use self::dirty::DirtyChunks;
+pub(crate) use self::locked::Locked;
+use self::map::{ChunkMap, Memo};
+use self::runs::Runs;
 use crate::backing::{Backing, Extent};
 use crate::chunk::{Chunk, Found};
 use crate::errors::ErrorLog;
-use crate::folio::{Folio, Owner, State};
+use crate::folio::{Folio, Owner};
 use crate::order::{CHUNK_BYTES, CHUNK_SHIFT, PAGE_SHIFT};
 use crate::pool::Memory;
 use crate::reclaim::Clock;
@@ -44,26 +49,16 @@ pub struct File {
     /// Unique in the cache: never reused for another file.
     pub(crate) id: u64,
     key: u64,
-    pub(crate) block_shift: u32,
-    /// The smallest folio: at least one block.
-    order_min: Order,
-    order_max: Order,
-    pub(crate) chunks: RwLock<BTreeMap<u64, Arc<Chunk>>>,
+    pub(crate) blocks: Blocks,
+    pub(crate) chunks: ChunkMap,
     pub(crate) dirty: Mutex<DirtyChunks>,
     /// Fills take it shared, see [`stop_fills`](Self::stop_fills).
     pub(crate) fills: RwLock<()>,
     pub(crate) errors: ErrorLog,
-    /// Counts settled runs, for callers that wait for one.
-    pub(crate) finished_runs: Mutex<u64>,
-    pub(crate) run_finished: Condvar,
-    /// Bytes of runs that are not settled.
-    pub(crate) writing_bytes: AtomicU64,
+    pub(crate) runs: Runs,
     /// The end of the bytes put here so far; raised under the lock of the folio that has them.
     pub(crate) end: AtomicU64,
 }
-
-/// The chunk that was looked up last, for the next folio in it.
-pub(crate) type Memo = Option<Arc<Chunk>>;
 
 impl File {
     pub(crate) fn new(
@@ -74,26 +69,17 @@ impl File {
         block_bytes: u32,
         order_max: Order,
     ) -> Self {
-        assert!(
-            block_bytes.is_power_of_two() && (1024..=65536).contains(&block_bytes),
-            "blocks of {block_bytes} bytes"
-        );
-        let order_max = order_max.min(shared.config.order_max);
         Self {
             this,
+            blocks: Blocks::new(block_bytes, order_max.min(shared.config.order_max)),
             shared,
             id,
             key,
-            block_shift: block_bytes.trailing_zeros(),
-            order_min: Order::holding(u64::from(block_bytes)),
-            order_max,
-            chunks: RwLock::default(),
+            chunks: ChunkMap::default(),
             dirty: Mutex::default(),
             fills: RwLock::default(),
             errors: ErrorLog::default(),
-            finished_runs: Mutex::default(),
-            run_finished: Condvar::new(),
-            writing_bytes: AtomicU64::new(0),
+            runs: Runs::default(),
             end: AtomicU64::new(0),
         }
     }
@@ -104,14 +90,10 @@ impl File {
         self.key
     }
 
-    pub(crate) fn order_max(&self) -> Order {
-        self.order_max
-    }
-
     /// Bytes of a block.
     #[must_use]
     pub fn block_bytes(&self) -> u64 {
-        1 << self.block_shift
+        1 << self.blocks.shift
     }
 
     /// For callers that open the file without a [`Handle`](crate::Handle): the position after which errors
@@ -165,24 +147,18 @@ impl File {
             let at = pos + done as u64;
             let wanted = (bytes.len() - done) as u64;
             let (chunk, folio, is_new) = self.folio(&mut memo, at >> PAGE_SHIFT, wanted.max(expected));
-            let mut state = folio.state.write();
-            if state.is_gone() {
+            let mut locked = Locked::new(self, &chunk, &folio);
+            if locked.state.is_gone() {
                 continue;
             }
             let count = wanted.min(folio.end() - at) as usize;
             let start = (at - folio.pos()) as usize;
-            let part = start..start + count;
-            let blocks = self.blocks_around(&part);
-            if let Err(error) = self.load_edges(&folio, &mut state, &part, backing) {
+            if let Err(error) = locked.write(start, &bytes[done..done + count], now_ms, backing) {
                 self.shared.counts.written_bytes.add(done as u64);
                 return if done == 0 { Err(error) } else { Ok(done) };
             }
-            state.own_bytes(&self.shared, folio.order, part.clone())[part]
-                .copy_from_slice(&bytes[done..done + count]);
-            state.uptodate.set(blocks.clone());
-            self.set_dirty(&chunk, &folio, &mut state, blocks, now_ms);
             self.raise_end(at + count as u64);
-            drop(state);
+            drop(locked);
             if !is_new {
                 folio.touch();
             }
@@ -217,21 +193,21 @@ impl File {
 
     /// Copies cached bytes from `pos` on, up to the first block that is not cached. Returns the number of
     /// bytes.
-    fn read_cached(&self, memo: &mut Memo, pos: u64, buf: &mut [u8]) -> usize {
+    pub(crate) fn read_cached(&self, memo: &mut Memo, pos: u64, buf: &mut [u8]) -> usize {
         let mut done = 0;
         while done < buf.len() {
             let at = pos + done as u64;
-            let Some(folio) = self.find(memo, at >> PAGE_SHIFT) else { break };
+            let Some(folio) = self.chunks.find(memo, at >> PAGE_SHIFT) else { break };
             let state = folio.state.read();
             if state.is_gone() {
                 continue;
             }
             let start = (at - folio.pos()) as usize;
             let mut end = start + (buf.len() - done).min((folio.end() - at) as usize);
-            let blocks = self.blocks_around(&(start..end));
+            let blocks = self.blocks.around(&(start..end));
             let missing = state.uptodate.next_clear(blocks.start, blocks.end);
             if missing < blocks.end {
-                end = (missing as usize) << self.block_shift;
+                end = (missing as usize) << self.blocks.shift;
             }
             if end <= start {
                 break;
@@ -244,53 +220,11 @@ impl File {
         done
     }
 
-    /// Copies the bytes at `pos`, in a block that was not cached, and those that follow. Returns their
-    /// number.
-    fn read_missing<B: Backing + ?Sized>(
-        &self,
-        pos: u64,
-        buf: &mut [u8],
-        backing: &B,
-    ) -> Result<usize, B::Error> {
-        let _fills = self.fills.read();
-        let first = pos & !(self.block_bytes() - 1);
-        let wanted = (pos + buf.len() as u64).next_multiple_of(self.block_bytes()) - first;
-        // The backing reports a block of delayed allocation as a hole, but the cache has it: cached blocks
-        // end the gap.
-        let Some(gap) = self.gap(first, wanted) else { return Ok(self.read_cached(&mut None, pos, buf)) };
-        let (is_hole, len) = match backing.extent_at(first, gap)? {
-            Extent::Hole { len_bytes } => (true, len_bytes),
-            Extent::Data { len_bytes } => (false, len_bytes),
-        };
-        let len = checked_extent(len, gap, self.block_bytes());
-        let count = ((first + len - pos) as usize).min(buf.len());
-        let buf = &mut buf[..count];
-        if is_hole {
-            buf.fill(0);
-            self.shared.counts.hole_bytes.add(count as u64);
-            return Ok(count);
-        }
-        self.fill_data(first..first + len, self.order_max, backing)?;
-        self.shared.counts.miss_bytes.add(count as u64);
-        let found = self.read_cached(&mut None, pos, buf);
-        if found == 0 {
-            // Already evicted again: memory is short. Read past the cache.
-            let mut block = self.shared.take_memory(self.order_min);
-            let block = &mut block[..1 << self.block_shift];
-            backing.read_at(first, &mut [IoSliceMut::new(block)])?;
-            let start = (pos - first) as usize;
-            let count = count.min(block.len() - start);
-            buf[..count].copy_from_slice(&block[start..start + count]);
-            return Ok(count);
-        }
-        Ok(found)
-    }
-
     /// How many bytes from the block at `first` on, up to `len` and within a chunk, are not cached; `None` if
     /// that block is cached.
     pub(crate) fn gap(&self, first: u64, len: u64) -> Option<u64> {
         let len = len.min(CHUNK_BYTES - first % CHUNK_BYTES);
-        let Some(chunk) = self.chunk(first >> CHUNK_SHIFT) else { return Some(len) };
+        let Some(chunk) = self.chunks.get(first >> CHUNK_SHIFT) else { return Some(len) };
         let (mut at, end) = (first, first + len);
         // Folios on the path may be empty, whole or in part.
         while at < end {
@@ -300,58 +234,15 @@ impl File {
                 return Some(len);
             }
             let state = folio.state.read();
-            let blocks = self.blocks_around(&((start - folio.pos()) as usize..folio.order.bytes() as usize));
+            let blocks = self.blocks.around(&((start - folio.pos()) as usize..folio.order.bytes() as usize));
             let here = state.uptodate.next_set(blocks.start, blocks.end);
             if here < blocks.end {
-                let here = folio.pos() + (u64::from(here) << self.block_shift);
+                let here = folio.pos() + self.blocks.to_bytes(here);
                 return (here > first).then(|| here.min(end) - first);
             }
             at = folio.end();
         }
         Some(len)
-    }
-
-    /// Reads in the blocks that `part` covers only partly and that are not cached. The write that follows
-    /// marks them uptodate.
-    fn load_edges<B: Backing + ?Sized>(
-        &self,
-        folio: &Folio,
-        state: &mut State,
-        part: &Range<usize>,
-        backing: &B,
-    ) -> Result<(), B::Error> {
-        let blocks = self.blocks_around(part);
-        let is_cut = |at: usize| at & ((1 << self.block_shift) - 1) != 0;
-        let first = is_cut(part.start).then_some(blocks.start);
-        let last = is_cut(part.end).then_some(blocks.end - 1).filter(|last| Some(*last) != first);
-        for block in [first, last].into_iter().flatten() {
-            if !state.uptodate.all(block..block + 1) {
-                self.load_block(folio, state, block, backing)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Sets the bytes of one block to those of the backing. Returns `true` for data, `false` for a hole.
-    fn load_block<B: Backing + ?Sized>(
-        &self,
-        folio: &Folio,
-        state: &mut State,
-        block: u32,
-        backing: &B,
-    ) -> Result<bool, B::Error> {
-        let start = (block as usize) << self.block_shift;
-        let pos = folio.pos() + start as u64;
-        let is_data = matches!(backing.extent_at(pos, self.block_bytes())?, Extent::Data { .. });
-        let bytes = state.own_bytes(&self.shared, folio.order, 0..0);
-        let bytes = &mut bytes[start..start + (1 << self.block_shift)];
-        if is_data {
-            backing.read_at(pos, &mut [IoSliceMut::new(bytes)])?;
-            self.shared.counts.miss_bytes.add(bytes.len() as u64);
-        } else {
-            bytes.fill(0);
-        }
-        Ok(is_data)
     }
 
     /// Zeroes bytes inside one block in the cache, to be written back. Call it before bytes past the end of a
@@ -371,9 +262,9 @@ impl File {
             return Ok(false);
         }
         check_range(range.start, range.end - range.start);
-        let block = range.start >> self.block_shift;
-        assert!((range.end - 1) >> self.block_shift == block, "{range:?} is inside of one block");
-        let pos = block << self.block_shift;
+        let block = range.start >> self.blocks.shift;
+        assert!((range.end - 1) >> self.blocks.shift == block, "{range:?} is inside of one block");
+        let pos = block << self.blocks.shift;
         loop {
             // A hole reads as zeros and needs no folio.
             if self.gap(pos, self.block_bytes()).is_some()
@@ -382,55 +273,29 @@ impl File {
                 return Ok(false);
             }
             let (chunk, folio, _) = self.folio(&mut None, pos >> PAGE_SHIFT, self.block_bytes());
-            let mut state = folio.state.write();
+            let mut locked = Locked::new(self, &chunk, &folio);
+            let state = &locked.state;
             if state.is_gone() {
                 continue;
             }
             let start = (range.start - folio.pos()) as usize;
             let part = start..start + (range.end - range.start) as usize;
-            let blocks = self.blocks_around(&part);
+            let blocks = self.blocks.around(&part);
             let is_data = if !state.uptodate.all(blocks.clone()) {
-                self.load_block(&folio, &mut state, blocks.start, backing)?
+                locked.load_block(blocks.start, backing)?
             } else if state.dirty.any(blocks.clone()) || state.writing.any(blocks.clone()) {
                 // The run in flight has the old bytes, whatever the backing reports now.
                 true
             } else {
                 matches!(backing.extent_at(pos, self.block_bytes())?, Extent::Data { .. })
             };
-            state.uptodate.set(blocks.clone());
-            state.own_bytes(&self.shared, folio.order, part.clone())[part].fill(0);
+            locked.state.uptodate.set(blocks.clone());
+            locked.own_bytes(part.clone())[part].fill(0);
             if is_data {
-                self.set_dirty(&chunk, &folio, &mut state, blocks, now_ms);
+                locked.set_dirty(blocks, now_ms);
             }
             return Ok(is_data);
         }
-    }
-
-    /// Marks uptodate blocks as newer than the backing.
-    pub(crate) fn set_dirty(
-        &self,
-        chunk: &Chunk,
-        folio: &Folio,
-        state: &mut State,
-        blocks: Range<u32>,
-        now_ms: u64,
-    ) {
-        let was_dirty = !state.dirty.is_empty();
-        let new = state.dirty.set(blocks);
-        if new != 0 {
-            if !was_dirty {
-                chunk.note_dirty(folio, true);
-            }
-            self.add_dirty_blocks(chunk, new, now_ms);
-            self.shared.add_dirty(u64::from(new) << self.block_shift);
-        }
-    }
-
-    /// The blocks of a folio that these bytes of it touch.
-    pub(crate) fn blocks_around(&self, part: &Range<usize>) -> Range<u32> {
-        let start = (part.start >> self.block_shift) as u32;
-        let end = part.end.next_multiple_of(1 << self.block_shift) >> self.block_shift;
-        start..end as u32
     }
 
     /// Notes that the cache or the backing has bytes up to `end`. A [`WritebackRun`](crate::WritebackRun)
@@ -449,48 +314,13 @@ impl File {
     /// Whether nothing of the file is cached.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.chunks.read().is_empty()
-    }
-
-    pub(crate) fn chunk(&self, number: u64) -> Option<Arc<Chunk>> {
-        self.chunks.read().get(&number).cloned()
-    }
-
-    /// Removes an empty chunk from the map, if no lock is contended.
-    pub(crate) fn try_detach(&self, chunk: &Chunk) {
-        let Some(mut chunks) = self.chunks.try_write() else { return };
-        let Some(mut slots) = chunk.slots.try_write() else { return };
-        if slots.is_empty() && !slots.is_detached {
-            slots.is_detached = true;
-            chunks.remove(&chunk.number);
-        }
-    }
-
-    fn chunk_or_new(&self, number: u64) -> Arc<Chunk> {
-        if let Some(chunk) = self.chunk(number) {
-            return chunk;
-        }
-        self.chunks.write().entry(number).or_insert_with(|| Arc::new(Chunk::new(number))).clone()
-    }
-
-    pub(crate) fn find(&self, memo: &mut Memo, page: u64) -> Option<Arc<Folio>> {
-        let number = page >> (CHUNK_SHIFT - PAGE_SHIFT);
-        loop {
-            if memo.as_ref().is_none_or(|chunk| chunk.number != number) {
-                *memo = Some(self.chunk(number)?);
-            }
-            match memo.as_ref()?.find(page) {
-                Found::Folio(folio) => return Some(folio),
-                Found::GapUntil(_) => return None,
-                Found::Detached => *memo = None,
-            }
-        }
+        self.chunks.is_empty()
     }
 
     /// Returns the folio with this page, and its chunk. If there is none, creates one of a size for `wanted`
     /// bytes from that page on. The flag says whether it is new.
     pub(crate) fn folio(&self, memo: &mut Memo, page: u64, wanted: u64) -> (Arc<Chunk>, Arc<Folio>, bool) {
-        self.folio_up_to(memo, page, wanted, self.order_max)
+        self.folio_up_to(memo, page, wanted, self.blocks.order_max)
     }
 
     /// Like [`folio`](Self::folio), with a largest order; a block fits in any case.
@@ -505,7 +335,7 @@ impl File {
         loop {
             let chunk = match memo.take().filter(|chunk| chunk.number == number) {
                 Some(chunk) => chunk,
-                None => self.chunk_or_new(number),
+                None => self.chunks.get_or_new(number),
             };
             let gap_end = match chunk.find(page) {
                 Found::Folio(folio) => {
@@ -515,12 +345,13 @@ impl File {
                 Found::GapUntil(end) => end,
                 Found::Detached => continue,
             };
-            let (start, order) = Order::choose(page, wanted, self.order_min, order_max);
+            let (start, order) = Order::choose(page, wanted, self.blocks.order_min, order_max);
             let order = order.min(Order::within((gap_end - start) << PAGE_SHIFT));
             // Before the lock: this may have to reclaim.
             let memory = self.shared.take_memory(order);
             let ring = Clock::ring_of_this_thread();
-            let folio = Arc::new(Folio::new(start, memory, order, self.block_shift, self.this.clone(), ring));
+            let folio =
+                Arc::new(Folio::new(start, memory, order, self.blocks.shift, self.this.clone(), ring));
             let mut slots = chunk.slots.write();
             if slots.is_detached || !slots.insert(&folio, number) {
                 drop(slots);
@@ -538,7 +369,7 @@ impl File {
 
 impl Owner for File {
     fn evict(&self, folio: &Arc<Folio>) -> Option<Arc<Memory>> {
-        let chunk = self.chunks.try_read()?.get(&(folio.page >> (CHUNK_SHIFT - PAGE_SHIFT))).cloned()?;
+        let chunk = self.chunks.try_get(folio.page >> (CHUNK_SHIFT - PAGE_SHIFT))?;
         let mut slots = chunk.slots.try_write()?;
         let mut state = folio.state.try_write()?;
         // Another holder is about to use it: a fill of many folios must not lose the first one to the last
@@ -553,7 +384,7 @@ impl Owner for File {
         let memory = state.take();
         drop((state, slots));
         if is_last {
-            self.try_detach(&chunk);
+            self.chunks.try_detach(&chunk);
         }
         memory
     }
@@ -562,13 +393,13 @@ impl Owner for File {
 impl Drop for File {
     fn drop(&mut self) {
         // No run and no reader has it. Only the drop of the whole cache drops a file with dirty blocks.
-        for chunk in std::mem::take(self.chunks.get_mut()).into_values() {
+        for chunk in self.chunks.take() {
             for folio in chunk.folios() {
                 let mut state = folio.state.write();
-                let blocks = (folio.order.bytes() >> self.block_shift) as u32;
+                let blocks = (folio.order.bytes() >> self.blocks.shift) as u32;
                 if !state.is_gone() {
                     let dirty = state.dirty.clear(0..blocks);
-                    self.shared.drop_dirty(u64::from(dirty) << self.block_shift);
+                    self.shared.drop_dirty(self.blocks.to_bytes(dirty));
                     drop(state.take());
                     drop(state);
                     self.shared.forget(&folio);

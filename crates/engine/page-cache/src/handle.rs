@@ -61,7 +61,7 @@ impl Handle {
         let window_max = self.file.shared.config.readahead_bytes_max;
         let mut window = self.readahead.lock().after_read(pos, buf.len() as u64, !was_here, window_max);
         if let Some(window) = &mut window {
-            window.order = window.order.min(self.file.order_max());
+            window.order = window.order.min(self.file.blocks.order_max);
         }
         Ok(window)
     }

@@ -12,12 +12,12 @@
 //! These functions wait for runs in flight that have blocks of the range: when they return, no write to the
 //! blocks is under way, and their place on the device may be reused.
 
-use std::ops::{Range, RangeFrom};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::chunk::Chunk;
-use crate::file::{File, POS_MAX, check_range};
+use crate::file::{File, Locked, POS_MAX, check_range};
 use crate::folio::Folio;
 use crate::order::{CHUNK_SHIFT, PAGE_SHIFT};
 
@@ -51,7 +51,7 @@ impl File {
 
     /// Waits until no run in flight has blocks of the range.
     pub fn wait_written(&self, range: Range<u64>) {
-        for chunk in self.chunks_in(range.start >> CHUNK_SHIFT..) {
+        for chunk in self.chunks.all_from(range.start >> CHUNK_SHIFT) {
             if (chunk.number << CHUNK_SHIFT) >= range.end {
                 break;
             }
@@ -59,47 +59,42 @@ impl File {
                 continue;
             }
             for folio in chunk.folios() {
-                let blocks = self.blocks_in(&folio, &range);
+                let blocks = self.blocks.within(&folio, &range);
                 if !blocks.is_empty() {
-                    self.retry_after_runs(|| (!folio.state.read().writing.any(blocks.clone())).then_some(()));
+                    self.runs.retry(|| (!folio.state.read().writing.any(blocks.clone())).then_some(()));
                 }
             }
         }
     }
 
     fn drop_blocks(&self, range: Range<u64>) {
-        for chunk in self.chunks_in(range.start >> CHUNK_SHIFT..) {
+        for chunk in self.chunks.all_from(range.start >> CHUNK_SHIFT) {
             if (chunk.number << CHUNK_SHIFT) >= range.end {
                 break;
             }
             for folio in chunk.folios() {
-                let blocks = self.blocks_in(&folio, &range);
+                let blocks = self.blocks.within(&folio, &range);
                 if !blocks.is_empty() {
                     self.drop_folio_blocks(&chunk, &folio, blocks);
                 }
             }
             if chunk.slots.read().is_empty() {
-                self.try_detach(&chunk);
+                self.chunks.try_detach(&chunk);
             }
         }
     }
 
     fn drop_folio_blocks(&self, chunk: &Arc<Chunk>, folio: &Arc<Folio>, blocks: Range<u32>) {
-        let is_empty = self.retry_after_runs(|| {
-            let mut state = folio.state.write();
-            if state.is_gone() {
+        let is_empty = self.runs.retry(|| {
+            let mut locked = Locked::new(self, chunk, folio);
+            if locked.state.is_gone() {
                 return Some(false);
             }
-            if state.writing.any(blocks.clone()) {
+            if locked.state.writing.any(blocks.clone()) {
                 return None;
             }
-            let dropped = state.dirty.clear(blocks.clone());
-            if dropped != 0 && state.dirty.is_empty() {
-                chunk.note_dirty(folio, false);
-            }
-            self.sub_dirty_blocks(chunk, dropped);
-            self.shared.drop_dirty(u64::from(dropped) << self.block_shift);
-            state.uptodate.clear(blocks.clone());
+            locked.drop_blocks(blocks.clone());
+            let state = &locked.state;
             Some(state.uptodate.is_empty() && state.writing.is_empty())
         });
         if is_empty {
@@ -117,42 +112,15 @@ impl File {
 
     /// Zeroes bytes of a cached block; a clean block stays clean, a dirty one dirty.
     fn zero_cached(&self, range: Range<u64>) {
-        let folio =
-            self.chunk(range.start >> CHUNK_SHIFT).and_then(|chunk| chunk.next(range.start >> PAGE_SHIFT));
+        let folio = self
+            .chunks
+            .get(range.start >> CHUNK_SHIFT)
+            .and_then(|chunk| chunk.next(range.start >> PAGE_SHIFT));
         let Some(folio) = folio.filter(|folio| folio.pos() <= range.start) else { return };
         let mut state = folio.state.write();
         let part = (range.start - folio.pos()) as usize..(range.end - folio.pos()) as usize;
-        if !state.is_gone() && state.uptodate.all(self.blocks_around(&part)) {
+        if !state.is_gone() && state.uptodate.all(self.blocks.around(&part)) {
             state.own_bytes(&self.shared, folio.order, part.clone())[part].fill(0);
-        }
-    }
-
-    /// The existing chunks from a number on.
-    pub(crate) fn chunks_in(&self, numbers: RangeFrom<u64>) -> Vec<Arc<Chunk>> {
-        self.chunks.read().range(numbers).map(|(_, chunk)| chunk.clone()).collect()
-    }
-
-    /// The blocks of a folio that are in a range of the file; empty if none.
-    pub(crate) fn blocks_in(&self, folio: &Folio, range: &Range<u64>) -> Range<u32> {
-        let (start, end) = (range.start.max(folio.pos()), range.end.min(folio.end()));
-        if start >= end {
-            return 0..0;
-        }
-        self.blocks_around(&((start - folio.pos()) as usize..(end - folio.pos()) as usize))
-    }
-
-    /// Calls `ask` until it returns `Some`, again after each run that settles. The lock of the count is not
-    /// held during the call.
-    pub(crate) fn retry_after_runs<T>(&self, mut ask: impl FnMut() -> Option<T>) -> T {
-        loop {
-            let before = *self.finished_runs.lock();
-            if let Some(answer) = ask() {
-                return answer;
-            }
-            let mut finished_runs = self.finished_runs.lock();
-            while *finished_runs == before {
-                self.run_finished.wait(&mut finished_runs);
-            }
         }
     }
 }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::chunk::{CLEAN, Chunk, Found};
-use crate::file::{File, POS_MAX};
+use crate::file::{File, Locked, POS_MAX};
 use crate::folio::Folio;
 use crate::order::{CHUNK_BYTES, CHUNK_SHIFT, PAGE_SHIFT};
 use crate::pool::Memory;
@@ -72,8 +72,9 @@ impl File {
     #[must_use]
     pub fn take_run(&self, range: Range<u64>, until_ms: u64, bytes_max: u64) -> Take {
         let (mut after, mut is_busy) = (None, false);
-        while let Some((dirtied_ms, number)) = self.next_dirty_chunk(after).filter(|(ms, _)| *ms <= until_ms)
-        {
+        // The list is not locked in the loop.
+        let next = |after| self.dirty.lock().next(after).filter(|(ms, _)| *ms <= until_ms);
+        while let Some((dirtied_ms, number)) = next(after) {
             after = Some((dirtied_ms, number));
             let (run, is_passed) = self.take_in(number, range.clone(), bytes_max);
             if let Some(run) = run {
@@ -101,7 +102,7 @@ impl File {
     pub fn take_in(&self, number: u64, range: Range<u64>, bytes_max: u64) -> (Option<WritebackRun>, bool) {
         let start = (number << CHUNK_SHIFT).max(range.start);
         let end = ((number + 1) << CHUNK_SHIFT).min(range.end);
-        let Some(chunk) = self.chunk(number).filter(|_| start < end) else { return (None, false) };
+        let Some(chunk) = self.chunks.get(number).filter(|_| start < end) else { return (None, false) };
         // A block that becomes dirty concurrently may be older or younger: assume the oldest.
         let dirtied_ms =
             Some(chunk.dirtied_ms.load(Ordering::Relaxed)).filter(|ms| *ms != CLEAN).unwrap_or(0);
@@ -113,7 +114,7 @@ impl File {
         while let Some(dirty) = chunk.next_dirty(page).filter(|dirty| dirty << PAGE_SHIFT < end) {
             page = dirty + 1;
             let Found::Folio(folio) = chunk.find(dirty) else { continue };
-            let blocks = self.blocks_in(&folio, &(start..end));
+            let blocks = self.blocks.within(&folio, &(start..end));
             let (piece, is_passed) = self.take_piece(&chunk, &folio, blocks, bytes_max, false);
             is_busy |= is_passed;
             if let Some(piece) = piece {
@@ -134,11 +135,11 @@ impl File {
         while at < end {
             let number = at >> CHUNK_SHIFT;
             if chunk.as_ref().is_none_or(|chunk: &Arc<Chunk>| chunk.number != number) {
-                chunk = self.chunk(number);
+                chunk = self.chunks.get(number);
             }
             let Some(chunk) = &chunk else { break };
             let Some(folio) = chunk.next(at >> PAGE_SHIFT).filter(|folio| folio.pos() <= at) else { break };
-            let blocks = self.blocks_in(&folio, &(at..end));
+            let blocks = self.blocks.within(&folio, &(at..end));
             let (Some(piece), _) = self.take_piece(chunk, &folio, blocks, end - at, true) else { break };
             at += piece.len();
             pieces.push(piece);
@@ -158,7 +159,8 @@ impl File {
         bytes_max: u64,
         is_next: bool,
     ) -> (Option<Piece>, bool) {
-        let mut state = folio.state.write();
+        let mut locked = Locked::new(self, chunk, folio);
+        let state = &locked.state;
         let mut start = state.dirty.next_set(blocks.start, blocks.end);
         let mut is_busy = false;
         // Skip blocks in flight with older bytes.
@@ -170,11 +172,10 @@ impl File {
         if start >= blocks.end || is_next && start != blocks.start {
             return (None, is_busy);
         }
-        let count_max = (bytes_max >> self.block_shift).clamp(1, u64::from(blocks.end)) as u32;
+        let count_max = (bytes_max >> self.blocks.shift).clamp(1, u64::from(blocks.end)) as u32;
         let end = state.dirty.next_clear(start, blocks.end.min(start.saturating_add(count_max)));
         let end = state.writing.next_set(start, end);
-        let (blocks, mut bytes) =
-            (start..end, (start as usize) << self.block_shift..(end as usize) << self.block_shift);
+        let (blocks, mut bytes) = (start..end, self.blocks.bytes_of(&(start..end)));
         let Some(all) = state.bytes.clone() else { return (None, is_busy) };
         let put_end = self.end.load(Ordering::Acquire);
         let memory = if bytes.len() * COPY_FRACTION <= all.len() {
@@ -185,16 +186,7 @@ impl File {
         } else {
             all
         };
-        let count = state.dirty.clear(blocks.clone());
-        if state.dirty.is_empty() {
-            chunk.note_dirty(folio, false);
-        }
-        state.writing.set(blocks.clone());
-        // Before the blocks are no longer dirty: see `is_clean`.
-        self.writing_bytes.fetch_add(u64::from(count) << self.block_shift, Ordering::SeqCst);
-        self.shared.start_writing(u64::from(count) << self.block_shift);
-        chunk.writing_blocks.fetch_add(count, Ordering::SeqCst);
-        self.sub_dirty_blocks(chunk, count);
+        locked.start_writing(blocks.clone());
         (Some(Piece { folio: folio.clone(), blocks, memory, bytes, put_end }), is_busy)
     }
 }
@@ -203,18 +195,18 @@ impl File {
     /// Whether no block of the file is dirty or in flight.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        let is_dirty = || self.next_dirty_chunk(None).is_some();
+        let is_dirty = || self.dirty.lock().next(None).is_some();
         // Checked twice: a block that was in flight may be dirty again in between.
-        !is_dirty() && self.writing_bytes.load(Ordering::SeqCst) == 0 && !is_dirty()
+        !is_dirty() && !self.runs.are_any() && !is_dirty()
     }
 
     /// Whether a block that overlaps the range is dirty or in flight.
     #[must_use]
     pub fn is_held(&self, range: Range<u64>) -> bool {
-        let chunks = self.chunks_in(range.start >> CHUNK_SHIFT..);
+        let chunks = self.chunks.all_from(range.start >> CHUNK_SHIFT);
         chunks.iter().take_while(|chunk| (chunk.number << CHUNK_SHIFT) < range.end).any(|chunk| {
             chunk.folios().iter().any(|folio| {
-                let blocks = self.blocks_in(folio, &range);
+                let blocks = self.blocks.within(folio, &range);
                 let state = folio.state.read();
                 !blocks.is_empty() && (state.dirty.any(blocks.clone()) || state.writing.any(blocks))
             })
@@ -239,19 +231,14 @@ impl File {
 
     /// Like [`held_run`](Self::held_run), but the end is at most that of a folio, or of a gap between two.
     fn held_in_folio(&self, range: &Range<u64>) -> (bool, u64) {
-        let number = range.start >> CHUNK_SHIFT;
-        let Some((_, chunk)) =
-            self.chunks.read().range(number..).next().map(|(at, found)| (*at, found.clone()))
-        else {
-            return (false, range.end);
-        };
+        let Some(chunk) = self.chunks.next(range.start >> CHUNK_SHIFT) else { return (false, range.end) };
         let chunk_pos = chunk.number << CHUNK_SHIFT;
         let folio = chunk.next(range.start.max(chunk_pos) >> PAGE_SHIFT);
         let Some(folio) = folio else { return (false, range.end.min(chunk_pos + CHUNK_BYTES)) };
         if folio.pos() > range.start {
             return (false, range.end.min(folio.pos()));
         }
-        let blocks = self.blocks_in(&folio, range);
+        let blocks = self.blocks.within(&folio, range);
         let state = folio.state.read();
         let is_set = |block: u32| state.dirty.any(block..block + 1) || state.writing.any(block..block + 1);
         let is_held = is_set(blocks.start);
@@ -268,13 +255,13 @@ impl File {
                 }
             };
         }
-        (is_held, range.end.min(folio.pos() + (u64::from(to) << self.block_shift)))
+        (is_held, range.end.min(folio.pos() + (u64::from(to) << self.blocks.shift)))
     }
 }
 
 impl Piece {
     fn pos(&self, file: &File) -> u64 {
-        self.folio.pos() + (u64::from(self.blocks.start) << file.block_shift)
+        self.folio.pos() + (u64::from(self.blocks.start) << file.blocks.shift)
     }
 
     fn len(&self) -> u64 {
@@ -341,7 +328,7 @@ impl WritebackRun {
             rest.pieces = self.pieces.split_off(at);
             if left != 0 {
                 let piece = &mut rest.pieces[0];
-                let blocks = (left >> self.file.block_shift) as u32;
+                let blocks = (left >> self.file.blocks.shift) as u32;
                 let (block, byte) = (piece.blocks.start + blocks, piece.bytes.start + left as usize);
                 self.pieces.push(Piece {
                     folio: piece.folio.clone(),
@@ -383,20 +370,16 @@ impl WritebackRun {
             // Before the lock: a writer that gets it need not copy.
             drop(memory);
             let file = &self.file;
-            let chunk = file.chunk(folio.page >> (CHUNK_SHIFT - PAGE_SHIFT));
-            let mut state = folio.state.write();
-            let count = state.writing.clear(blocks.clone());
             // The chunk has this folio, so it exists.
-            let Some(chunk) = chunk else { continue };
-            chunk.writing_blocks.fetch_sub(count, Ordering::SeqCst);
+            let Some(chunk) = file.chunks.get(folio.page >> (CHUNK_SHIFT - PAGE_SHIFT)) else { continue };
+            let mut locked = Locked::new(file, &chunk, &folio);
+            locked.end_writing(blocks.clone());
             if is_dirty {
-                file.set_dirty(&chunk, &folio, &mut state, blocks, self.dirtied_ms);
+                locked.set_dirty(blocks, self.dirtied_ms);
                 file.backdate_chunk(&chunk, self.dirtied_ms);
             }
         }
-        self.file.writing_bytes.fetch_sub(len, Ordering::SeqCst);
-        *self.file.finished_runs.lock() += 1;
-        self.file.run_finished.notify_all();
+        self.file.runs.settle(len);
         self.file.shared.end_writing(len);
     }
 }

@@ -22,25 +22,16 @@ impl DirtyChunks {
     pub(crate) fn until(&self, until_ms: u64) -> Vec<u64> {
         self.by_time.range(..=(until_ms, u64::MAX)).map(|(_, number)| *number).collect()
     }
+
+    /// The dirty chunk after `after`, oldest first: when it became dirty, and its number.
+    pub(crate) fn next(&self, after: Option<(u64, u64)>) -> Option<(u64, u64)> {
+        self.by_time.range((after.map_or(Unbounded, Excluded), Unbounded)).next().copied()
+    }
 }
 
 impl File {
-    /// Counts blocks of a chunk that became dirty. Called under the lock of their folio.
-    pub(crate) fn add_dirty_blocks(&self, chunk: &Chunk, blocks: u32, now_ms: u64) {
-        if blocks != 0 && chunk.dirty_blocks.fetch_add(blocks, Ordering::SeqCst) == 0 {
-            self.list_chunk(chunk, now_ms);
-        }
-    }
-
-    /// Counts blocks of a chunk that are no longer dirty. Called under the lock of their folio.
-    pub(crate) fn sub_dirty_blocks(&self, chunk: &Chunk, blocks: u32) {
-        if blocks != 0 && chunk.dirty_blocks.fetch_sub(blocks, Ordering::SeqCst) == blocks {
-            self.list_chunk(chunk, 0);
-        }
-    }
-
     /// The chunk's count changed from or to 0: inserts the chunk into the list or removes it (invariant 1).
-    fn list_chunk(&self, chunk: &Chunk, now_ms: u64) {
+    pub(super) fn list_chunk(&self, chunk: &Chunk, now_ms: u64) {
         let mut list = self.dirty.lock();
         let listed_ms = chunk.dirtied_ms.load(Ordering::Relaxed);
         let is_dirty = chunk.dirty_blocks.load(Ordering::SeqCst) != 0;
@@ -83,11 +74,5 @@ impl File {
         list.listed_ms = oldest_ms;
         drop(files);
         drop(out);
-    }
-
-    /// The dirty chunk after `after`, oldest first: when it became dirty, and its number.
-    pub(crate) fn next_dirty_chunk(&self, after: Option<(u64, u64)>) -> Option<(u64, u64)> {
-        let list = self.dirty.lock();
-        list.by_time.range((after.map_or(Unbounded, Excluded), Unbounded)).next().copied()
     }
 }
