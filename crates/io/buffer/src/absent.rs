@@ -114,7 +114,7 @@ impl Buffers {
 
     fn read_for_reader(&self, batch: &[(u64, Tid)]) {
         let is_absent =
-            |(block, tid): &&(u64, Tid)| self.shard(Pblk(*block)).is_absent_by(Pblk(*block), *tid);
+            |(block, tid): &&(u64, Tid)| self.shards.of(Pblk(*block)).is_absent_by(Pblk(*block), *tid);
         // Lookups and the commit may have been faster.
         let batch: Vec<(u64, Tid)> = batch.iter().filter(is_absent).copied().collect();
         if batch.is_empty() {
@@ -125,7 +125,7 @@ impl Buffers {
         let Ok(bytes) = self.read_many(&numbers) else { return };
         let mut filled = 0;
         for (&(block, transaction), bytes) in batch.iter().zip(bytes) {
-            let mut shard = self.shard(Pblk(block));
+            let mut shard = self.shards.of(Pblk(block));
             if shard.is_absent_by(Pblk(block), transaction) {
                 shard.fill(Pblk(block), bytes);
                 filled += 1;
@@ -145,7 +145,7 @@ impl Buffers {
     pub fn read_ahead<T: Copy>(&self, blocks: impl FnOnce() -> Vec<(Pblk, Hint, T)>, transaction: Tid) {
         if self.absent.was_used.load(Ordering::Relaxed) {
             let blocks = blocks();
-            let (wanted, shards) = self.by_shard(blocks.iter().map(|all| (all.0, *all)));
+            let (wanted, shards) = self.shards.sorted(blocks.iter().map(|all| (all.0, *all)));
             let groups = shards.map(|(shard, group)| (shard, &wanted[group]));
             let _ = self.read_absent(groups, transaction);
         }
@@ -162,7 +162,7 @@ impl Buffers {
         }
         let mut absent: Vec<u64> = Vec::new();
         for (shard_at, blocks) in groups {
-            let shard = self.shards[shard_at].lock();
+            let shard = self.shards.at(shard_at);
             if shard.has_absent() {
                 let to_read =
                     blocks.iter().filter(|(block, hint, _)| shard.is_to_read(*block, *hint, transaction));
@@ -174,7 +174,7 @@ impl Buffers {
         for batch in absent.chunks(BATCH) {
             // Until the commit has taken them, they are not written home: the device has their last version.
             for (block, bytes) in batch.iter().zip(self.read_many(batch)?) {
-                self.shard(Pblk(*block)).fill(Pblk(*block), bytes);
+                self.shards.of(Pblk(*block)).fill(Pblk(*block), bytes);
             }
         }
         self.deferred_reads.fetch_add(absent.len() as u64, Ordering::Relaxed);

@@ -1,14 +1,12 @@
 //! Changes of blocks in memory.
 
-use std::ops::Range;
-
 use extant_base::checksum::crc32c;
 use extant_base::sync::atomic::Ordering;
 use extant_base::{CorruptAt, Malformed, Pblk, Tid};
 
 use crate::pending::{Batch, PatchedBlock, PendingChange};
 use crate::shard::Taken;
-use crate::{Buffer, Buffers, Bytes, Hint, Owner, ReadFault, SHARDS, unshared};
+use crate::{Buffer, Buffers, Bytes, Hint, Owner, ReadFault, unshared};
 
 /// How the commit computes a block's checksum: once per commit, not per change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,7 +192,8 @@ impl Buffers {
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<bool, ReadFault> {
         loop {
-            if let Some(is_first) = self.shard(block).edit(block, hint, owner.word(), transaction, change) {
+            if let Some(is_first) = self.shards.of(block).edit(block, hint, owner.word(), transaction, change)
+            {
                 return Ok(is_first);
             }
             self.bring_in(block)?;
@@ -211,7 +210,7 @@ impl Buffers {
         transaction: Tid,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Option<bool> {
-        self.shard(block).edit_trusted(block, hint, owner.word(), transaction, change)
+        self.shards.of(block).edit_trusted(block, hint, owner.word(), transaction, change)
     }
 
     /// As [`change_trusted_at`](Self::change_trusted_at), without reading the block: see [`PendingChange`].
@@ -226,13 +225,13 @@ impl Buffers {
         patch: &PendingChange<'_>,
     ) -> Option<bool> {
         let patched = {
-            let mut shard = self.shard(block);
-            if self.absent.is_off.load(Ordering::Relaxed) && !shard.contains(block) {
+            let mut shard = self.shards.of(block);
+            if self.absent.is_off.load(Ordering::Relaxed) && !shard.slots.contains(block) {
                 return None;
             }
             let patched = shard.patch(block, hint, owner.word(), transaction, patch)?;
             if patched.is_new {
-                self.note_slots(block, &shard);
+                self.shards.note_slots(block, &shard);
             }
             patched
         };
@@ -257,7 +256,7 @@ impl Buffers {
             fill(bytes);
         };
         let mut hint = Hint::NONE;
-        let refilled = self.shard(block).edit(block, &mut hint, owner.word(), transaction, &mut refill);
+        let refilled = self.shards.of(block).edit(block, &mut hint, owner.word(), transaction, &mut refill);
         if let Some(is_first) = refilled {
             return is_first;
         }
@@ -280,14 +279,14 @@ impl Buffers {
         (bytes, whole_sum): (Bytes, Option<u32>),
     ) -> bool {
         let changed = {
-            let mut shard = self.shard(block);
+            let mut shard = self.shards.of(block);
             let mut put = |place: &mut [u8]| place.copy_from_slice(&bytes);
             let mut hint = Hint::NONE;
             if let Some(is_first) = shard.edit(block, &mut hint, owner.word(), transaction, &mut put) {
                 return is_first;
             }
             let changed = shard.add_changed(block, (bytes, whole_sum), owner.word(), transaction);
-            self.note_slots(block, &shard);
+            self.shards.note_slots(block, &shard);
             changed
         };
         if changed.is_new {
@@ -302,7 +301,7 @@ impl Buffers {
     /// As [`change`](Self::change). (A changed block is always in memory.)
     pub fn snapshot(&self, block: Pblk) -> Result<(Buffer, Option<Owner>), ReadFault> {
         let mut hint = Hint::NONE;
-        let hit = self.shard(block).hit(block, &mut hint);
+        let hit = self.shards.of(block).hit(block, &mut hint);
         let (bytes, owner) = match hit {
             Some(hit) => hit,
             None => self.bring_in(block)?,
@@ -314,12 +313,12 @@ impl Buffers {
     /// [`end_taking`](Self::end_taking), the cache keeps the old version of blocks that change, so that no
     /// operation waits while the commit takes them (INV-EN35).
     pub fn begin_taking(&self, transaction: Tid) {
-        self.shards.iter().for_each(|shard| shard.lock().begin_taking(transaction));
+        self.shards.all().for_each(|mut shard| shard.begin_taking(transaction));
     }
 
     /// All blocks of the transaction were taken, or never will be.
     pub fn end_taking(&self) {
-        self.shards.iter().for_each(|shard| shard.lock().end_taking());
+        self.shards.all().for_each(|mut shard| shard.end_taking());
     }
 
     /// Calls `each` with blocks as this transaction left them, in any order, together with the caller's value
@@ -339,28 +338,28 @@ impl Buffers {
     ) -> Result<(), ReadFault> {
         let mut missing = Vec::new();
         let mut batch = Batch::default();
-        let (wanted, shards) = self.by_shard(blocks.iter().map(|all| (all.0, *all)));
+        let (wanted, shards) = self.shards.sorted(blocks.iter().map(|all| (all.0, *all)));
         let shards: Vec<_> = shards.collect();
         self.read_absent(shards.iter().map(|(shard, group)| (*shard, &wanted[group.clone()])), transaction)?;
         for (shard_at, group) in shards {
             let mut rest = &wanted[group];
             if rest.len() > PREFETCH_BLOCKS {
-                self.shards[shard_at].lock().prefetch_pending(transaction);
+                self.shards.at(shard_at).prefetch_pending(transaction);
             }
             while !rest.is_empty() {
                 let (piece, next) = rest.split_at(rest.len().min(PREFETCH_BLOCKS));
                 rest = next;
                 let mut log_sums = [None; PREFETCH_BLOCKS];
-                let mut shard = self.shards[shard_at].lock();
-                shard.prefetch_slots(piece);
+                let mut shard = self.shards.at(shard_at);
+                shard.slots.prefetch_counts(piece);
                 shard.begin_patching(piece, transaction, &mut batch);
                 // They arrive in the CPU's cache while these are copied.
-                next.iter().take(PREFETCH_BLOCKS).for_each(|(_, hint, _)| shard.prefetch_slot(*hint));
+                next.iter().take(PREFETCH_BLOCKS).for_each(|(_, hint, _)| shard.slots.prefetch(*hint));
                 if !batch.is_empty() {
                     // Other threads need not wait for the copies.
                     drop(shard);
                     batch.patch(&self.difference, log_sum);
-                    shard = self.shards[shard_at].lock();
+                    shard = self.shards.at(shard_at);
                     for patching in &mut batch.blocks {
                         if patching.is_damaged {
                             return Err(not_as_noted(patching.block));
@@ -391,41 +390,17 @@ impl Buffers {
         Ok(())
     }
 
-    /// Sorts items by the shards of their blocks. Returns the items, and for each nonempty shard its range.
-    pub(crate) fn by_shard<T: Copy>(
-        &self,
-        all: impl ExactSizeIterator<Item = (Pblk, T)> + Clone,
-    ) -> (Vec<T>, impl Iterator<Item = (usize, Range<usize>)>) {
-        let shards: Vec<u8> = all.clone().map(|(block, _)| self.shard_of(block) as u8).collect();
-        // Counting sort: there are few shards, and often many blocks.
-        let mut ends = [0; SHARDS];
-        shards.iter().for_each(|shard| ends[usize::from(*shard)] += 1);
-        let mut begin = 0;
-        for end in &mut ends {
-            begin += std::mem::replace(end, begin);
-        }
-        let mut sorted: Vec<T> = all.clone().next().map_or_else(Vec::new, |(_, any)| vec![any; shards.len()]);
-        for (shard, (_, one)) in shards.into_iter().zip(all) {
-            let end = &mut ends[usize::from(shard)];
-            sorted[*end] = one;
-            *end += 1;
-        }
-        let begins = std::iter::once(0).chain(ends);
-        let groups = begins.zip(ends).map(|(begin, end)| begin..end).enumerate();
-        (sorted, groups.filter(|(_, group)| !group.is_empty()))
-    }
-
     /// The device has all changes up to this transaction: these blocks may be evicted. `are_kept`: it holds
     /// references to the same bytes (see
     /// [`Device::write_shared_at`](extant_device::Device::write_shared_at)), which must not keep a block in
     /// the cache.
     pub fn set_clean_through(&self, transaction: Tid, are_kept: bool) {
-        self.shards.iter().for_each(|shard| shard.lock().set_clean_through(transaction, are_kept));
+        self.shards.all().for_each(|mut shard| shard.set_clean_through(transaction, are_kept));
     }
 
     /// Drops the block, even if it was changed.
     pub fn forget(&self, block: Pblk) {
-        if self.shard(block).forget(block) {
+        if self.shards.of(block).forget(block) {
             self.held_bytes.fetch_sub(self.charge_per_block(), Ordering::Relaxed);
             self.budget.release(self.charge_per_block());
         }

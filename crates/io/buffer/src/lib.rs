@@ -67,6 +67,7 @@ mod absent;
 mod edit;
 mod pending;
 mod shard;
+mod shards;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -75,8 +76,8 @@ use std::ops::Deref;
 use std::sync::{Arc, OnceLock, Weak};
 
 use extant_base::checksum::Difference;
+use extant_base::sync::CachePadded;
 use extant_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use extant_base::sync::{CachePadded, Mutex, MutexGuard};
 use extant_base::{BlockSize, Corrupt, CorruptAt, Ino, Lblk, Malformed, Pblk};
 use extant_device::{Device, DeviceFault};
 use extant_memory::{Budget, Shrinker};
@@ -87,19 +88,12 @@ pub use extant_device::{
 };
 pub use pending::{ChecksumSpan, PatchedBlock, PendingChange};
 
-use crate::shard::{Shard, Slot};
+use crate::shard::Shard;
+use crate::shards::Shards;
 
 /// Number of shards; larger than the usual number of concurrent lookups.
 const SHARDS: usize = 256;
 const _: () = assert!(SHARDS.is_power_of_two() && SHARDS <= 1 << u8::BITS, "a shard's number is one byte");
-
-/// Maximum length of a row: consecutive blocks that share a shard. Two threads in two directories, which are
-/// apart on disk, then share few shards, and a lock tends to stay on the CPU that held it last.
-const ROW_MAX: usize = 64;
-
-/// The least number of rows in a shard of a full cache. With fewer rows, shard sizes would differ a lot, and
-/// a shard would evict blocks in use.
-const ROWS_MIN: usize = 8;
 
 /// The largest device read of a [`prefetch`](Buffers::prefetch).
 const PIECE_BYTES_MAX: u64 = 1 << 20;
@@ -264,13 +258,7 @@ pub struct Buffers {
     block_size: BlockSize,
     blocks: u64,
     budget: Arc<Budget>,
-    shards: Box<[CachePadded<Mutex<Shard>>]>,
-    /// Address of each shard's slots, so that a slot can be prefetched without the lock.
-    slots_at: [AtomicUsize; SHARDS],
-    /// Random, so that an image cannot be crafted to put many blocks into one shard or bucket.
-    salt: u64,
-    /// Binary logarithm of the length of a row.
-    row_log: u32,
+    shards: Shards,
     held_bytes: CachePadded<AtomicUsize>,
     /// The shard where the next shrink begins.
     turn: AtomicUsize,
@@ -298,12 +286,9 @@ impl Buffers {
             block_size,
             blocks,
             budget: budget.clone(),
-            shards: (0..SHARDS)
-                .map(|_| CachePadded(Mutex::new(Shard::new(salt, pending_max, block_size.len()))))
-                .collect(),
-            slots_at: std::array::from_fn(|_| AtomicUsize::new(0)),
-            salt,
-            row_log: (budget.limit() / (block_size.len() * SHARDS * ROWS_MIN)).clamp(1, ROW_MAX).ilog2(),
+            shards: Shards::new(salt, budget.limit() / block_size.len(), || {
+                Shard::new(salt, pending_max, block_size.len())
+            }),
             held_bytes: CachePadded::default(),
             turn: AtomicUsize::new(0),
             prefetched: AtomicU64::new(0),
@@ -355,7 +340,7 @@ impl Buffers {
         verify: impl FnOnce(&[u8]) -> Result<(), Malformed>,
     ) -> Result<Buffer, ReadFault> {
         let word = owner.word();
-        let hit = self.shard(block).hit(block, hint);
+        let hit = self.shards.of(block).hit(block, hint);
         let (bytes, verified) = match hit {
             Some(hit) => hit,
             None => self.bring_in(block).map_err(|fault| of_owner(fault, owner))?,
@@ -364,7 +349,7 @@ impl Buffers {
             // A block that fails verification stays in memory: verifying it again costs no read.
             verify(&bytes)
                 .map_err(|fact| of_owner(ReadFault::corrupt(CorruptAt::block(block), fact), owner))?;
-            self.shard(block).set_verified(block, &bytes, word);
+            self.shards.of(block).set_verified(block, &bytes, word);
         }
         Ok(Buffer { block, bytes, hint: *hint })
     }
@@ -385,7 +370,7 @@ impl Buffers {
         verify: impl FnOnce(&[u8]) -> Result<(), Malformed>,
         look: &mut dyn FnMut(&[u8]),
     ) -> Result<(), ReadFault> {
-        if !self.shard(block).look(block, hint, owner.word(), look) {
+        if !self.shards.of(block).look(block, hint, owner.word(), look) {
             look(&self.get_at(block, hint, owner, verify)?);
         }
         Ok(())
@@ -403,7 +388,7 @@ impl Buffers {
         owner: Owner,
         verify: impl FnOnce(&[u8]) -> Result<(), Malformed>,
     ) -> Result<(), ReadFault> {
-        if self.shard(block).is_trusted(block, hint, owner.word()) {
+        if self.shards.of(block).is_trusted(block, hint, owner.word()) {
             return Ok(());
         }
         self.get_at(block, hint, owner, verify).map(drop)
@@ -411,10 +396,7 @@ impl Buffers {
 
     /// Prefetches the slot of a block into the CPU's cache if the hint is known, without waiting.
     pub fn prefetch_slot(&self, block: Pblk, hint: Hint) {
-        let slots_at = self.slots_at[self.shard_of(block)].load(Ordering::Relaxed);
-        extant_device::prefetch_address(
-            slots_at.wrapping_add((hint.0 as usize).wrapping_mul(size_of::<Slot>())),
-        );
+        self.shards.prefetch_slot(block, hint);
     }
 
     /// Reads missing blocks that will be needed soon: one transfer of at most 1 MiB for each contiguous run,
@@ -426,8 +408,8 @@ impl Buffers {
         let end = first.0.saturating_add(len).min(self.blocks);
         let piece_max = PIECE_BYTES_MAX >> self.block_size.log2();
         let missing = |block: u64| {
-            let shard = self.shard(Pblk(block));
-            (!shard.contains(Pblk(block))).then(|| shard.evictions())
+            let shard = self.shards.of(Pblk(block));
+            (!shard.slots.contains(Pblk(block))).then(|| shard.evictions())
         };
         let mut at = first.0;
         let mut since = Vec::new();
@@ -458,24 +440,13 @@ impl Buffers {
             bytes: self.held_bytes.load(Ordering::Relaxed),
             ..Stats::default()
         };
-        for shard in &self.shards {
-            let shard = shard.lock();
+        for shard in self.shards.all() {
             stats.hits += shard.hits;
             stats.misses += shard.misses;
             stats.evicted += shard.evicted;
-            stats.blocks += shard.len();
+            stats.blocks += shard.slots.len();
         }
         stats
-    }
-
-    fn shard(&self, block: Pblk) -> MutexGuard<'_, Shard> {
-        self.shards[self.shard_of(block)].lock()
-    }
-
-    fn shard_of(&self, block: Pblk) -> usize {
-        // The top bits: the buckets inside a shard use other bits.
-        (extant_base::salted::spread(block.0 >> self.row_log ^ self.salt) >> (u64::BITS - SHARDS.ilog2()))
-            as usize
     }
 
     /// The byte offset of a block of the file system.
@@ -494,7 +465,7 @@ impl Buffers {
         Ok(bytes)
     }
 
-    /// Reads a run of blocks. `since`: the values of [`Shard::departed`] before the read. Blocks that were
+    /// Reads a run of blocks. `since`: the values of [`Shard::evictions`] before the read. Blocks that were
     /// inserted, or possibly inserted and evicted, in the meantime are skipped.
     fn read_piece(&self, start: u64, since: &[u64]) -> Result<(), DeviceFault> {
         let Some(offset) = self.block_size.offset_of(Pblk(start)) else { return Ok(()) };
@@ -515,7 +486,7 @@ impl Buffers {
     fn bring_in(&self, block: Pblk) -> Result<(Bytes, u64), ReadFault> {
         loop {
             let since = {
-                let mut shard = self.shard(block);
+                let mut shard = self.shards.of(block);
                 shard.misses += 1;
                 shard.evictions()
             };
@@ -530,20 +501,15 @@ impl Buffers {
     /// returns the owner that they are verified for. `None`: see [`Shard::insert`].
     fn insert(&self, block: Pblk, bytes: Bytes, since: u64) -> Option<(Bytes, u64)> {
         let (kept, verified, is_new) = {
-            let mut shard = self.shard(block);
+            let mut shard = self.shards.of(block);
             let inserted = shard.insert(block, bytes, since)?;
-            self.note_slots(block, &shard);
+            self.shards.note_slots(block, &shard);
             inserted
         };
         if is_new {
             self.charge();
         }
         Some((kept, verified))
-    }
-
-    /// Records the address of the shard's slots, which may have moved.
-    fn note_slots(&self, block: Pblk, shard: &Shard) {
-        self.slots_at[self.shard_of(block)].store(shard.slots_at(), Ordering::Relaxed);
     }
 
     /// Charges one more block. The caller holds no lock.
@@ -582,8 +548,7 @@ impl Shrinker for Buffers {
             }
             let turn = self.turn.fetch_add(1, Ordering::Relaxed) % SHARDS;
             // Dropped here, after the lock is released: freeing memory takes long.
-            let evicted =
-                self.shards[turn].lock().evict(per_shard.min(wanted - freed), 4 * per_shard, is_forced);
+            let evicted = self.shards.at(turn).evict(per_shard.min(wanted - freed), 4 * per_shard, is_forced);
             freed += evicted.len();
         }
         let freed_bytes = freed * self.charge_per_block();

@@ -1,20 +1,23 @@
-//! One shard of the cache: a table of blocks, and a clock that chooses blocks to evict.
+//! One shard of the cache: its blocks and their changes, and a clock that chooses blocks to evict.
 //!
 //! ```text
-//! places: block -> its slot
 //! slots:  [ 17 | 4 | 93 | 12 ]     each: bytes, verified as, touched, changed by
 //!                ^ hand            as it passes: touched -> untouched, untouched -> evicted
 //! ```
 //!
 //! A caller that accesses a block repeatedly keeps its slot ([`Hint`]) and skips the lookup.
 //!
-//! Invariant: the table maps each slot's block to that slot, and contains nothing else.
+//! Owns: which changes of a block are pending, taken or at home; how many blocks are absent. Does **not**
+//! own: the lookup of a slot (see `slots`), the storage of pending changes (see [`crate::pending`]), reading.
+
+mod slots;
 
 use std::collections::HashMap;
 
 use extant_base::salted::Salted;
 use extant_base::{Pblk, Tid};
 
+use self::slots::Slots;
 use crate::pending::{Batch, Chain, Patching, PendingChanges, Zeros};
 use crate::{Bytes, Hint, PendingChange};
 
@@ -32,8 +35,7 @@ pub(crate) struct Changed {
 
 /// The blocks of one shard, and its counters.
 pub(crate) struct Shard {
-    places: HashMap<u64, u32, Salted>,
-    slots: Vec<Slot>,
+    pub(crate) slots: Slots,
     hand: usize,
     pub(crate) hits: u64,
     pub(crate) misses: u64,
@@ -128,13 +130,9 @@ impl Slot {
 
 impl Shard {
     pub(crate) fn new(salt: u64, pending_max: usize, block_len: usize) -> Self {
-        let places = HashMap::with_hasher(Salted::new(salt));
-        let early = HashMap::with_hasher(Salted::new(salt));
-        let (slots, hand) = (Vec::new(), 0);
         Self {
-            places,
-            slots,
-            hand,
+            slots: Slots::new(salt),
+            hand: 0,
             hits: 0,
             misses: 0,
             evicted: 0,
@@ -142,7 +140,7 @@ impl Shard {
             are_kept: false,
             evictions: 0,
             taking: Tid::NONE,
-            early,
+            early: HashMap::with_hasher(Salted::new(salt)),
             pending: Default::default(),
             pending_max,
             block_len,
@@ -151,36 +149,9 @@ impl Shard {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.slots.len()
-    }
-
     /// Read this before a block is read from the device, and pass it to [`insert`](Self::insert).
     pub(crate) fn evictions(&self) -> u64 {
         self.evictions
-    }
-
-    /// Whether the block's bytes are here.
-    pub(crate) fn contains(&self, block: Pblk) -> bool {
-        let mut hint = Hint::NONE;
-        self.present(block, &mut hint).is_some()
-    }
-
-    /// The slot of a block; updates the hint. `None` if the block is not here.
-    #[inline]
-    fn place(&self, block: Pblk, hint: &mut Hint) -> Option<usize> {
-        let hinted = hint.0 as usize;
-        if self.slots.get(hinted).is_some_and(|slot| slot.block == block.0) {
-            return Some(hinted);
-        }
-        hint.0 = *self.places.get(&block.0)?;
-        Some(hint.0 as usize)
-    }
-
-    /// As [`place`](Self::place), but `None` also for an absent block.
-    #[inline]
-    fn present(&self, block: Pblk, hint: &mut Hint) -> Option<usize> {
-        self.place(block, hint).filter(|at| !self.slots[*at].is_absent())
     }
 
     /// Applies the pending changes of a block before it is read.
@@ -213,15 +184,10 @@ impl Shard {
         self.damaged
     }
 
-    fn slot_at(&mut self, block: Pblk, mut hint: Hint) -> Option<&mut Slot> {
-        let at = self.place(block, &mut hint)?;
-        self.slots.get_mut(at)
-    }
-
     /// The bytes, and the owner that they are verified for.
     #[inline]
     pub(crate) fn hit(&mut self, block: Pblk, hint: &mut Hint) -> Option<(Bytes, u64)> {
-        let at = self.present(block, hint)?;
+        let at = self.slots.present(block, hint)?;
         self.apply_pending(at);
         self.hits += 1;
         let slot = &mut self.slots[at];
@@ -238,7 +204,7 @@ impl Shard {
         owner: u64,
         look: &mut dyn FnMut(&[u8]),
     ) -> bool {
-        let Some(at) = self.present(block, hint) else { return false };
+        let Some(at) = self.slots.present(block, hint) else { return false };
         if self.slots[at].verified != owner {
             return false;
         }
@@ -251,32 +217,11 @@ impl Shard {
         true
     }
 
-    /// Prefetches the reference counts of blocks that are needed soon, all together. A count can be changed
-    /// only once its cache line has arrived; changing them one by one would wait for each line in turn.
-    pub(crate) fn prefetch_slots<T>(&self, blocks: &[(Pblk, Hint, T)]) {
-        let present = blocks.iter().filter_map(|(block, hint, _)| {
-            self.slots.get(hint.0 as usize).filter(|slot| slot.block == block.0)
-        });
-        let holders = present.map(|slot| {
-            // All bytes are read soon. Meanwhile their addresses are looked up.
-            if !slot.pending.is_empty() {
-                extant_device::prefetch_ends(&slot.bytes);
-            }
-            slot.bytes.holders()
-        });
-        std::hint::black_box(holders.sum::<usize>());
-    }
-
     /// Whether the block is here, and its bytes were verified for this owner, or changed by an editor that
     /// had verified them.
     #[inline]
     pub(crate) fn is_trusted(&self, block: Pblk, hint: &mut Hint, owner: u64) -> bool {
-        self.present(block, hint).is_some_and(|at| self.slots[at].verified == owner)
-    }
-
-    /// Prefetches the slot into the CPU's cache, if the hint is known.
-    pub(crate) fn prefetch_slot(&self, hint: Hint) {
-        self.slots.get(hint.0 as usize).into_iter().for_each(extant_device::prefetch_start);
+        self.slots.present(block, hint).is_some_and(|at| self.slots[at].verified == owner)
     }
 
     /// Prefetches the pending changes of this transaction: they were written some time ago.
@@ -284,18 +229,13 @@ impl Shard {
         self.pending[transaction.parity()].prefetch(transaction);
     }
 
-    /// The address of the slots; only for prefetching one.
-    pub(crate) fn slots_at(&self) -> usize {
-        self.slots.as_ptr().addr()
-    }
-
-    /// Caches bytes that were read since [`departed`](Self::departed) was `since`, unless the block is here
+    /// Caches bytes that were read since [`evictions`](Self::evictions) was `since`, unless the block is here
     /// by now. Returns the cached bytes, the owner that they are verified for, and whether they are new.
     /// `None`: a changed block left the shard in the meantime, possibly this one, and the bytes may be older
     /// than its change. The caller must read again.
     pub(crate) fn insert(&mut self, block: Pblk, bytes: Bytes, since: u64) -> Option<(Bytes, u64, bool)> {
         let mut hint = Hint::NONE;
-        let place = self.place(block, &mut hint);
+        let place = self.slots.place(block, &mut hint);
         if let Some(at) = place.filter(|at| !self.slots[*at].is_absent()) {
             self.apply_pending(at);
             let slot = &self.slots[at];
@@ -344,7 +284,7 @@ impl Shard {
 
     /// An absent block was read. It may have been read by others in the meantime, or dropped, or made anew.
     pub(crate) fn fill(&mut self, block: Pblk, mut bytes: Bytes) {
-        match self.places.get(&block.0).map(|at| *at as usize).filter(|at| self.slots[*at].is_absent()) {
+        match self.slots.find(block).filter(|at| self.slots[*at].is_absent()) {
             Some(at) => self.fill_absent(at, bytes),
             None => _ = self.fill_early(block, &mut bytes),
         }
@@ -352,8 +292,8 @@ impl Shard {
 
     /// Whether the block is absent, with a last change by this transaction.
     pub(crate) fn is_absent_by(&self, block: Pblk, transaction: Tid) -> bool {
-        let at = self.places.get(&block.0).map(|at| &self.slots[*at as usize]);
-        at.is_some_and(|slot| slot.is_absent() && slot.changed == transaction)
+        let slot = self.slots.find(block).map(|at| &self.slots[at]);
+        slot.is_some_and(|slot| slot.is_absent() && slot.changed == transaction)
     }
 
     /// Completes the version of an absent block that is still to be taken. `None` if there is none to
@@ -380,6 +320,7 @@ impl Shard {
     /// Whether the block is to be read before it is [taken](Self::take).
     pub(crate) fn is_to_read(&self, block: Pblk, mut hint: Hint, transaction: Tid) -> bool {
         let is_absent = self
+            .slots
             .place(block, &mut hint)
             .is_some_and(|at| self.slots[at].is_absent() && self.slots[at].changed == transaction);
         is_absent || self.taking == transaction && self.is_early_absent(block)
@@ -390,8 +331,6 @@ impl Shard {
     }
 
     fn add(&mut self, block: Pblk, bytes: Bytes) -> &mut Slot {
-        let at = self.slots.len();
-        extant_device::make_room(&mut self.slots, 1);
         self.slots.push(Slot {
             block: block.0,
             bytes,
@@ -402,9 +341,7 @@ impl Shard {
             zeros: Zeros::default(),
             has_sum: false,
             whole_sum: None,
-        });
-        self.places.insert(block.0, at as u32);
-        &mut self.slots[at]
+        })
     }
 
     /// Adds a block that is not here or absent, with bytes made by this transaction, whatever the device has;
@@ -417,7 +354,7 @@ impl Shard {
         transaction: Tid,
     ) -> Changed {
         let mut hint = Hint::NONE;
-        let Some(at) = self.place(block, &mut hint) else {
+        let Some(at) = self.slots.place(block, &mut hint) else {
             let slot = self.add(block, bytes);
             (slot.verified, slot.changed, slot.whole_sum) = (owner, transaction, whole_sum);
             return Changed { is_first: true, is_new: true };
@@ -434,8 +371,9 @@ impl Shard {
     /// Records that these bytes passed a verification. Not for a changed block: it belongs to the owner of
     /// the change; with another owner the commit would compute the wrong checksum.
     pub(crate) fn set_verified(&mut self, block: Pblk, bytes: &Bytes, owner: u64) {
-        let mut slot = self.slot_at(block, Hint::NONE).filter(|slot| slot.bytes.is(bytes));
-        if let Some(slot) = slot.as_mut().filter(|slot| slot.changed == Tid::NONE) {
+        let Some(at) = self.slots.find(block) else { return };
+        let slot = &mut self.slots[at];
+        if slot.bytes.is(bytes) && slot.changed == Tid::NONE {
             slot.verified = owner;
         }
     }
@@ -451,7 +389,7 @@ impl Shard {
         transaction: Tid,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Option<bool> {
-        let at = self.present(block, hint)?;
+        let at = self.slots.present(block, hint)?;
         self.keep_early(at, transaction);
         self.apply_pending(at);
         let (bytes, is_first) = self.slots[at].change_for(owner, transaction);
@@ -469,7 +407,7 @@ impl Shard {
         transaction: Tid,
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Option<bool> {
-        let at = self.present(block, hint)?;
+        let at = self.slots.present(block, hint)?;
         if self.slots[at].verified != owner {
             return None;
         }
@@ -488,7 +426,7 @@ impl Shard {
         transaction: Tid,
         patch: &PendingChange<'_>,
     ) -> Option<Changed> {
-        let Some(at) = self.place(block, hint) else {
+        let Some(at) = self.slots.place(block, hint) else {
             let mut chain = Chain::EMPTY;
             let pending = &mut self.pending[transaction.parity()];
             if !pending.push(
@@ -566,7 +504,7 @@ impl Shard {
         batch: &mut Batch,
     ) {
         for (number, &(block, mut hint, _)) in blocks.iter().enumerate() {
-            let Some(at) = self.place(block, &mut hint) else { continue };
+            let Some(at) = self.slots.place(block, &mut hint) else { continue };
             let slot = &self.slots[at];
             if !slot.pending.is_empty() && slot.changed == transaction && !slot.is_absent() {
                 let pending = (&self.pending[transaction.parity()], slot.pending);
@@ -581,9 +519,10 @@ impl Shard {
         &mut self,
         patching: &mut Patching,
         transaction: Tid,
-        hint: Hint,
+        mut hint: Hint,
     ) -> Option<u32> {
-        let slot = self.slot_at(patching.block, hint)?;
+        let at = self.slots.place(patching.block, &mut hint)?;
+        let slot = &mut self.slots[at];
         let is_same =
             slot.changed == transaction && slot.pending == patching.chain && slot.bytes.is(&patching.older);
         if !is_same {
@@ -596,7 +535,7 @@ impl Shard {
 
     /// A block as this transaction left it, if that version is still available.
     pub(crate) fn take(&mut self, block: Pblk, hint: &mut Hint, transaction: Tid) -> Option<Taken> {
-        if let Some(at) = self.present(block, hint)
+        if let Some(at) = self.slots.present(block, hint)
             && self.slots[at].changed == transaction
         {
             self.apply_pending(at);
@@ -615,8 +554,7 @@ impl Shard {
 
     /// Drops a block, even if it was changed. Returns whether it was here.
     pub(crate) fn forget(&mut self, block: Pblk) -> bool {
-        let Some(at) = self.places.get(&block.0) else { return false };
-        let at = *at as usize;
+        let Some(at) = self.slots.find(block) else { return false };
         self.keep_early(at, Tid::NONE);
         self.leave(at);
         true
@@ -640,7 +578,7 @@ impl Shard {
 
     fn pass(&mut self, wanted: usize, looks: usize, evicted: &mut Vec<Bytes>) {
         for _ in 0..looks.min(2 * self.slots.len()) {
-            if evicted.len() == wanted || self.slots.is_empty() {
+            if evicted.len() == wanted || self.slots.len() == 0 {
                 break;
             }
             self.hand %= self.slots.len();
@@ -660,24 +598,14 @@ impl Shard {
 
     /// Removes the slot `at`; the last one moves into its place.
     fn leave(&mut self, at: usize) -> Slot {
-        let slot = self.slots.swap_remove(at);
+        let slot = self.slots.remove(at);
         self.n_absent -= usize::from(slot.is_absent());
-        self.places.remove(&slot.block);
         self.evictions += u64::from(slot.changed != Tid::NONE);
-        if let Some(moved) = self.slots.get(at) {
-            self.places.insert(moved.block, at as u32);
-        }
         slot
     }
 
     #[cfg(test)]
     pub(crate) fn set_pending_max(&mut self, bytes: usize) {
         self.pending_max = bytes;
-    }
-
-    #[cfg(test)]
-    pub(crate) fn assert_whole(&self) {
-        assert_eq!(self.slots.len(), self.places.len());
-        assert!(self.slots.iter().enumerate().all(|(at, slot)| self.places[&slot.block] as usize == at));
     }
 }

@@ -3,6 +3,7 @@
 use extant_base::Tid;
 use std::sync::atomic::AtomicUsize;
 
+use extant_base::sync::Mutex;
 use extant_device::MemDevice;
 
 use super::*;
@@ -75,7 +76,7 @@ fn cache(device: &Arc<Counting>, limit: usize) -> (Arc<Buffers>, Arc<Budget>) {
 }
 
 fn assert_whole(buffers: &Buffers, budget: &Budget) {
-    buffers.shards.iter().for_each(|shard| shard.lock().assert_whole());
+    buffers.shards.all().for_each(|shard| shard.slots.assert_whole());
     let stats = buffers.stats();
     assert_eq!(stats.bytes, stats.blocks * buffers.charge_per_block());
     assert_eq!(budget.used(), stats.bytes);
@@ -419,7 +420,7 @@ fn a_read_that_was_overtaken_is_not_kept() {
             for _ in 0..3 {
                 in_cache.shrink(1 << 20);
             }
-            assert!(!in_cache.shard(Pblk(3)).contains(Pblk(3)), "it left");
+            assert!(!in_cache.shards.of(Pblk(3)).slots.contains(Pblk(3)), "it left");
         }));
         read(&buffers);
         assert_eq!(buffers.get(Pblk(3), OWNER, |_| Ok(())).unwrap()[0], 9, "way {way}");
@@ -728,7 +729,7 @@ fn absent_blocks_are_as_a_model_has_them() {
         let (buffers, budget) = cache(&device, 12 * 1024);
         if seed % 3 == 0 {
             // There is room for few changes of one transaction.
-            buffers.shards.iter().for_each(|shard| shard.lock().set_pending_max(16));
+            buffers.shards.all().for_each(|mut shard| shard.set_pending_max(16));
         }
         for number in 1..30 {
             let tid = Tid(2 * number - 1);
@@ -856,7 +857,7 @@ fn the_budget_is_kept_if_all_blocks_are_in_use() {
         buffers.get(Pblk(block), OWNER, |_| Ok(())).unwrap();
         // All of them, but that does not read any.
         for old in 0..block {
-            if buffers.shard(Pblk(old)).contains(Pblk(old)) {
+            if buffers.shards.of(Pblk(old)).slots.contains(Pblk(old)) {
                 buffers.get(Pblk(old), OWNER, |_| Ok(())).unwrap();
             }
         }
