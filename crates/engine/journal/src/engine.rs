@@ -46,6 +46,7 @@
 mod batching;
 mod checkpoint;
 mod checksums;
+mod commit;
 mod fast;
 mod handle;
 mod images;
@@ -59,12 +60,12 @@ mod transaction;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use extant_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use extant_base::sync::{CachePadded, Condvar, Mutex};
 use extant_base::{Pblk, Tid};
-use extant_buffer::{Buffers, PatchedBlock, ReadFault, Seal, Snapshot};
+use extant_buffer::{Buffers, ReadFault, Seal};
 use extant_device::{Device, DeviceFault};
 
 pub use self::batching::Batching;
@@ -76,10 +77,10 @@ pub use self::options::{Bug, Options, Sabotage, Supersede};
 pub use self::stats::{CommitReason, Stats};
 
 use self::batching::Batcher;
-use self::checkpoint::{Checkpoint, CheckpointScope};
-use self::checksums::{LogChecksums, Reseeds};
-use self::images::{Image, make_ready};
-use self::lanes::{Lanes, Started};
+use self::checksums::Reseeds;
+use self::commit::{Writer, Writing};
+use self::fast::FastState;
+use self::lanes::Lanes;
 use self::log_writer::LogWriter;
 use self::transaction::Transaction;
 
@@ -185,10 +186,7 @@ pub struct Journal {
     writer: CachePadded<Mutex<Writer>>,
     committed: AtomicU64,
     requested: AtomicU64,
-    /// The last transaction that has changes without records.
-    undescribed: AtomicU64,
-    /// The number of the next flush for a fast commit.
-    fast_flushes: AtomicU64,
+    fast: FastState,
     /// The committer should write homes: many blocks are pinned, or half the log is used.
     is_checkpoint_due: AtomicBool,
     is_closing: AtomicBool,
@@ -206,41 +204,6 @@ struct Running {
     /// Open handles, except those in lanes.
     handles: u32,
     is_locked: bool,
-}
-
-/// State of the one commit or checkpoint that runs at a time.
-struct Writer {
-    log: Option<LogWriter>,
-    checkpoint: Checkpoint,
-    /// The handles started in each lane, as of the last commit.
-    started: Started,
-}
-
-impl Writer {
-    fn log_used_blocks(&self) -> u64 {
-        self.log.as_ref().map_or(0, |log| log.used_blocks().into())
-    }
-}
-
-/// For so few blocks, taking them at once is cheaper than [`Buffers::begin_taking`]. Schedule tests use a
-/// small value so that they cover both paths.
-#[cfg(not(feature = "shuttle"))]
-const FEW: u32 = 64;
-#[cfg(feature = "shuttle")]
-const FEW: u32 = 2;
-
-/// Aborts the journal if a commit or checkpoint panics. It is half done then, and nothing may be written
-/// after it. The waiting threads wake and find the journal aborted.
-struct AbortOnPanic<'a>(&'a Journal);
-
-impl Drop for AbortOnPanic<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let cause = "a commit or checkpoint did not end: it panicked, which is a defect".to_owned();
-            let _ = self.0.aborted.set(Aborted { cause });
-            self.0.reopen();
-        }
-    }
 }
 
 impl Journal {
@@ -281,15 +244,10 @@ impl Journal {
             lanes: Lanes::new(Tid(1)),
             lens,
             changed: CachePadded(Condvar::new()),
-            writer: CachePadded(Mutex::new(Writer {
-                log,
-                checkpoint: Checkpoint::default(),
-                started: Started::default(),
-            })),
+            writer: CachePadded(Mutex::new(Writer::new(log))),
             committed: AtomicU64::new(0),
             requested: AtomicU64::new(0),
-            undescribed: AtomicU64::new(0),
-            fast_flushes: AtomicU64::new(1),
+            fast: FastState::default(),
             is_checkpoint_due: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             aborted: OnceLock::new(),
@@ -430,22 +388,18 @@ impl Journal {
         if self.committed() >= transaction {
             return self.check();
         }
-        let mut writer = self.writer.lock();
-        self.check()?;
+        let mut writing = self.begin_writing()?;
         if self.committed() >= transaction {
             return Ok(());
         }
         let begun = Instant::now();
-        let committed = {
-            let _unwound = AbortOnPanic(self);
-            self.commit_running(&mut writer)
-        };
+        let committed = writing.commit();
         let took = begun.elapsed();
         self.batcher.note(took);
         if committed.is_ok() {
             self.note_commit(reason, took.as_nanos() as u64);
         }
-        committed.map_err(|cause| self.abort_with(&mut writer, cause))
+        committed.map_err(|cause| writing.abort(cause))
     }
 
     /// As [`commit`](Self::commit), for a caller that needs durability before it returns and may wait a
@@ -499,10 +453,8 @@ impl Journal {
     /// # Errors
     /// As [`commit`](Self::commit).
     pub fn checkpoint(&self) -> Result<(), Aborted> {
-        let mut writer = self.writer.lock();
-        self.check()?;
-        let _unwound = AbortOnPanic(self);
-        self.empty_log(&mut writer).map_err(|cause| self.abort_with(&mut writer, cause))
+        let mut writing = self.begin_writing()?;
+        writing.empty_log().map_err(|cause| writing.abort(cause))
     }
 
     /// Makes room in the log and in memory for later transactions. It [checkpoints](Self::checkpoint) only
@@ -511,13 +463,8 @@ impl Journal {
     /// # Errors
     /// As [`commit`](Self::commit).
     pub fn make_room(&self) -> Result<(), Aborted> {
-        let mut writer = self.writer.lock();
-        self.check()?;
-        let _unwound = AbortOnPanic(self);
-        let is_enough =
-            writer.log.as_ref().is_some_and(LogWriter::has_room_behind_last) && !self.is_much(&writer);
-        let scope = if is_enough { CheckpointScope::BeforeLast } else { CheckpointScope::All };
-        self.write_home(&mut writer, scope).map_err(|cause| self.abort_with(&mut writer, cause))
+        let mut writing = self.begin_writing()?;
+        writing.make_room().map_err(|cause| writing.abort(cause))
     }
 
     /// Commits, checkpoints, and marks the log clean. No handle is open, and none may start later.
@@ -526,14 +473,8 @@ impl Journal {
     /// As [`commit`](Self::commit).
     pub fn close(&self) -> Result<(), Aborted> {
         self.commit_all_for(CommitReason::Close)?;
-        let mut writer = self.writer.lock();
-        self.check()?;
-        let _unwound = AbortOnPanic(self);
-        let closed = self.empty_log(&mut writer).and_then(|()| match &mut writer.log {
-            Some(log) => log.mark_clean(),
-            None => Ok(()),
-        });
-        closed.map_err(|cause| self.abort_with(&mut writer, cause))
+        let mut writing = self.begin_writing()?;
+        writing.close().map_err(|cause| writing.abort(cause))
     }
 
     /// For the committer thread: waits for work. After `timeout` it returns [`Work::CommitAll`]. `None` ends
@@ -589,18 +530,15 @@ impl Journal {
         &**self.client.get().expect("the client is set before the first handle")
     }
 
-    fn check(&self) -> Result<(), Aborted> {
-        self.aborted.get().map_or(Ok(()), |aborted| Err(aborted.clone()))
+    /// Waits for the commit or checkpoint that runs, and begins the next one.
+    fn begin_writing(&self) -> Result<Writing<'_>, Aborted> {
+        let writing = Writing::new(self);
+        self.check()?;
+        Ok(writing)
     }
 
-    fn abort_with(&self, writer: &mut Writer, cause: Failure) -> Aborted {
-        let aborted = self.aborted.get_or_init(|| Aborted { cause: cause.to_string() }).clone();
-        // An earlier abort already decided what is left on the device.
-        if let (Some(log), false) = (&mut writer.log, matches!(cause, Failure::Aborted(_))) {
-            log.note_abort();
-        }
-        self.reopen();
-        aborted
+    fn check(&self) -> Result<(), Aborted> {
+        self.aborted.get().map_or(Ok(()), |aborted| Err(aborted.clone()))
     }
 
     /// After an abort: wakes a commit that waits for handles, and the threads that wait for a commit.
@@ -635,201 +573,6 @@ impl Journal {
             log.note_abort();
         }
     }
-
-    fn commit_running(&self, writer: &mut Writer) -> Result<(), Failure> {
-        let checksums = writer.log.as_ref().map(LogWriter::checksums);
-        let (transaction, mut images) = self.seal(checksums)?;
-        let sabotage = self.options.sabotage;
-        let mut logged = 0;
-        let mut late: Vec<(Pblk, Seal)> = Vec::new();
-        if sabotage.has(Bug::LateHomes) {
-            late.extend(images.iter().map(|image| (image.block, image.seal)));
-        }
-        // Operations continue meanwhile. Threads that make changes keep their CPUs, if there are enough.
-        let busy = self.lanes.busy(&mut writer.started);
-        make_ready(self.client(), &mut images, checksums, &self.reseeds, busy);
-        let n_images = images.len() as u64;
-        let revokes = transaction.revokes();
-        match &mut writer.log {
-            Some(_) => {
-                let needed = writer.log.as_ref().map_or(0, |log| log.blocks_for(images.len(), revokes.len()));
-                if writer.log.as_ref().is_some_and(|log| log.free_blocks() < needed) {
-                    self.stats.lock().full_log_waits += 1;
-                    if writer.log.as_ref().is_some_and(LogWriter::has_room_behind_last) {
-                        self.write_home(writer, CheckpointScope::BeforeLast)?;
-                    }
-                    if writer.log.as_ref().is_some_and(|log| log.free_blocks() < needed) {
-                        self.empty_log(writer)?;
-                    }
-                }
-                let log = writer.log.as_mut().expect("matched above");
-                let revokes: &[Pblk] = if sabotage.has(Bug::SkipRevokes) { &[] } else { &revokes };
-                logged = log.write(&mut images, revokes, self.time())?;
-                // A freed block must not be written home over its next use.
-                for block in revokes {
-                    writer.checkpoint.mark_stale(*block);
-                }
-                if sabotage.has(Bug::LateHomes) {
-                    images = self.images_now(&late)?;
-                }
-                writer.checkpoint.add(images, transaction.number);
-            }
-            None => {
-                writer.checkpoint.add(images, transaction.number);
-                self.empty_log(writer)?;
-            }
-        }
-        {
-            let mut stats = self.stats.lock();
-            stats.commits += 1;
-            stats.logged_blocks += n_images;
-            stats.logged_blocks_last = n_images;
-            stats.log_used_blocks = writer.log_used_blocks();
-            stats.log_blocks += u64::from(logged);
-            stats.revokes += revokes.len() as u64;
-            stats.pinned_blocks = writer.checkpoint.len() as u64;
-            stats.pinned_blocks_max = stats.pinned_blocks_max.max(stats.pinned_blocks);
-        }
-        // Notify the client first: a thread that sees the transaction committed must find the freed space
-        // usable.
-        self.client().committed(transaction.number);
-        self.committed.store(transaction.number.0, Ordering::Release);
-        let is_due = self.is_due(writer);
-        if is_due && !self.options.has_committer {
-            self.empty_log(writer)?;
-        }
-        let _running = self.running.lock();
-        self.is_checkpoint_due.store(is_due && self.options.has_committer, Ordering::Release);
-        self.changed.notify_all();
-        Ok(())
-    }
-
-    /// For the crash lab: the current bytes of blocks, including changes of the running transaction.
-    fn images_now(&self, blocks: &[(Pblk, Seal)]) -> Result<Vec<Image>, ReadFault> {
-        let now = |&(block, seal): &(Pblk, Seal)| {
-            let (buffer, _) = self.buffers.snapshot(block)?;
-            Ok(Image::new(
-                Snapshot { buffer, owner: None, has_sum: false, log_sum: None, whole_sum: None },
-                seal,
-                false,
-            ))
-        };
-        let mut images = blocks.iter().map(now).collect::<Result<Vec<Image>, ReadFault>>()?;
-        make_ready(self.client(), &mut images, None, &self.reseeds, 0);
-        Ok(images)
-    }
-
-    /// Whether a checkpoint is due. It is due early enough that the next commit finds room in the log, and
-    /// that pinned blocks leave memory for other caches.
-    fn is_due(&self, writer: &Writer) -> bool {
-        self.is_much(writer)
-            || self.options.has_committer && writer.log.as_ref().is_some_and(LogWriter::is_nearly_full)
-    }
-
-    /// Whether pinned blocks exceed their memory limit.
-    fn is_much(&self, writer: &Writer) -> bool {
-        let pinned = writer.checkpoint.len() * self.buffers.block_size().len();
-        self.options.pinned_bytes_max > 0 && pinned > self.options.pinned_bytes_max
-    }
-
-    /// Waits for the running transaction's handles and takes the bytes of all its blocks. Then the next
-    /// transaction runs, and the client writes the values of this one.
-    fn seal(&self, log: Option<LogChecksums>) -> Result<(Arc<Transaction>, Vec<Image>), Failure> {
-        let running = Arc::clone(&self.running.lock().transaction);
-        if running.len() <= FEW {
-            // These blocks are taken while handles wait; they need not wait for reads as well.
-            self.buffers.read_ahead(|| running.blocks(), running.number);
-        }
-        let mut running = self.running.lock();
-        running.is_locked = true;
-        self.lanes.shut();
-        let begun = Instant::now();
-        while running.handles > 0 || self.lanes.open() > 0 {
-            self.changed.wait(&mut running);
-        }
-        if let Some(aborted) = self.aborted.get() {
-            return Err(Failure::Aborted(aborted.cause.clone()));
-        }
-        let transaction = Arc::clone(&running.transaction);
-        drop(running);
-        let handle = Handle::sealing(self, Arc::clone(&transaction));
-        self.client().before_commit(&handle)?;
-        // With many blocks, handles do not wait until all are taken: the cache keeps the old version of a
-        // block that changes before.
-        let few = if transaction.len() <= FEW { Some(self.take(&transaction, log)?) } else { None };
-        if few.is_none() {
-            self.buffers.begin_taking(transaction.number);
-        }
-        let next = transaction.number.next();
-        // The previous transaction is committed, so its counter is free. The next transaction is usually as
-        // large as this one.
-        let len = &self.lens[next.parity()];
-        let begins = Arc::new(Transaction::new(next, len, transaction.len()));
-        let mut running = self.running.lock();
-        running.transaction = begins;
-        running.is_locked = false;
-        self.lanes.reopen(next);
-        self.changed.notify_all();
-        drop(running);
-        self.stats.lock().sealing_nanos += begun.elapsed().as_nanos() as u64;
-        let taken = match few {
-            Some(taken) => taken,
-            None => {
-                // After a failure, reads still need the old versions that the cache keeps.
-                let taken = self.take(&transaction, log)?;
-                self.buffers.end_taking();
-                taken
-            }
-        };
-        self.client().write_values(&handle)?;
-        let values = self.take(&transaction, log)?;
-        Ok((transaction, images::in_order([taken, values])))
-    }
-
-    /// The bytes of the blocks that joined since the last call, in any order.
-    fn take(&self, transaction: &Transaction, log: Option<LogChecksums>) -> Result<Vec<Image>, ReadFault> {
-        let joined = transaction.take_blocks();
-        let mut taken = Vec::with_capacity(joined.len());
-        let of_patched =
-            |patched: &PatchedBlock| log.map_or(Some(0), |log| log.of_patched(patched, &self.reseeds));
-        let of_whole_sum = |sum| log.map_or(0, |log| log.of_whole_sum(sum, &self.reseeds));
-        self.buffers.take(&joined, transaction.number, &of_patched, |seal, mut snapshot| {
-            snapshot.log_sum = snapshot.log_sum.or_else(|| snapshot.whole_sum.map(of_whole_sum));
-            taken.push(Image::new(snapshot, seal, log.is_some()));
-        })?;
-        Ok(taken)
-    }
-
-    fn empty_log(&self, writer: &mut Writer) -> Result<(), Failure> {
-        self.write_home(writer, CheckpointScope::All)
-    }
-
-    /// Writes home what the log holds, and moves the log's tail.
-    fn write_home(&self, writer: &mut Writer, scope: CheckpointScope) -> Result<(), Failure> {
-        let homes = writer.checkpoint.write_home(scope, &*self.home, &self.buffers)?;
-        let flush = !self.options.no_barriers && !self.options.sabotage.has(Bug::SkipCheckpointFlush);
-        if homes > 0 && flush {
-            self.home.flush()?;
-        }
-        if let Some(log) = &mut writer.log {
-            match scope {
-                CheckpointScope::All => log.move_tail_to_head()?,
-                CheckpointScope::BeforeLast => log.move_tail_to_last()?,
-            }
-        }
-        // Only now: a block that may leave the cache must be on the device.
-        writer.checkpoint.release(scope, &self.buffers);
-        if self.options.sabotage.has(Bug::CleanEarly) {
-            self.buffers.set_clean_through(self.running(), false);
-        }
-        self.is_checkpoint_due.store(false, Ordering::Release);
-        let mut stats = self.stats.lock();
-        stats.home_blocks += homes;
-        stats.checkpoints += 1;
-        stats.log_used_blocks = writer.log_used_blocks();
-        stats.pinned_blocks = writer.checkpoint.len() as u64;
-        Ok(())
-    }
 }
 
 /// Why a commit or checkpoint failed.
@@ -845,14 +588,6 @@ pub(crate) enum Failure {
     Aborted(String),
     #[error("block {0} needs 64-bit numbers, which this log does not have")]
     TooLarge(Pblk),
-}
-
-impl Journal {
-    /// The time of a commit block, in seconds and nanoseconds since 1970.
-    fn time(&self) -> (u64, u32) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.options.fixed_time.map_or((now.as_secs(), now.subsec_nanos()), |seconds| (seconds, 0))
-    }
 }
 
 impl fmt::Debug for Journal {

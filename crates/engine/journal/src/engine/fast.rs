@@ -21,11 +21,10 @@
 //! Source: kernel Documentation/filesystems/ext4/journal.rst, "Fast commits".
 
 use extant_base::Tid;
-use extant_base::sync::atomic::Ordering;
+use extant_base::sync::atomic::{AtomicU64, Ordering};
 use extant_jbd2_format::fast_commit::Writer as Records;
 
-use super::log_writer::LogWriter;
-use super::{AbortOnPanic, Aborted, Bug, Failure, Journal};
+use super::{Aborted, Bug, Failure, Journal};
 #[cfg(doc)]
 use super::{Client, Handle};
 
@@ -53,12 +52,39 @@ pub enum FastCommit {
     Refused,
 }
 
+/// What is known of fast commits.
+pub(super) struct FastState {
+    /// The last transaction that has changes without records.
+    undescribed: AtomicU64,
+    /// The number of the next flush for a fast commit.
+    flushes: AtomicU64,
+}
+
+impl Default for FastState {
+    fn default() -> Self {
+        Self { undescribed: AtomicU64::new(0), flushes: AtomicU64::new(1) }
+    }
+}
+
+impl FastState {
+    /// The transaction needs a full commit.
+    pub(super) fn note_undescribed(&self, transaction: Tid) {
+        if self.undescribed.load(Ordering::Relaxed) < transaction.0 {
+            self.undescribed.fetch_max(transaction.0, Ordering::AcqRel);
+        }
+    }
+
+    fn is_undescribed(&self, transaction: Tid) -> bool {
+        self.undescribed.load(Ordering::Acquire) >= transaction.0
+    }
+}
+
 impl Journal {
     /// The number of the next flush for a fast commit. If it is read before a fast commit that returns a
     /// number as large or larger, that flush has covered everything written before.
     #[must_use]
     pub fn fast_flushes(&self) -> u64 {
-        self.fast_flushes.load(Ordering::Acquire)
+        self.fast.flushes.load(Ordering::Acquire)
     }
 
     /// Makes the changes of a transaction durable so far, without ending it, if it is the running one and if
@@ -71,39 +97,37 @@ impl Journal {
         if !self.options.fast_commits || self.committed() >= transaction || self.is_undescribed(transaction) {
             return Ok(FastCommit::Refused);
         }
-        let mut writer = self.writer.lock();
-        self.check()?;
+        let mut writing = self.begin_writing()?;
         if self.committed() >= transaction {
             return Ok(FastCommit::Refused);
         }
-        let Some(mut records) = writer.log.as_ref().and_then(LogWriter::begin_fast) else {
+        let Some(mut records) = writing.log().and_then(|log| log.begin_fast()) else {
             return Ok(FastCommit::Refused);
         };
-        let _unwound = AbortOnPanic(self);
         let described = match self.describe(transaction, &mut records) {
             Ok(described) => described,
-            Err(cause) => return Err(self.abort_with(&mut writer, cause)),
+            Err(cause) => return Err(writing.abort(cause)),
         };
         let needs_flush = match described {
             Described::Nothing => {
-                let last = self.fast_flushes.load(Ordering::Acquire).saturating_sub(1);
+                let last = self.fast.flushes.load(Ordering::Acquire).saturating_sub(1);
                 return Ok(FastCommit::Durable(last));
             }
             Described::All { has_data: of_records } => has_data || of_records,
             Described::No => {
-                self.note_undescribed(transaction);
+                self.fast.note_undescribed(transaction);
                 return Ok(FastCommit::Refused);
             }
         };
-        let log = writer.log.as_mut().expect("records were begun for it");
+        let log = writing.log().expect("records were begun for it");
         let Some(commit) = log.finish_fast(records) else {
             // The area is full.
-            self.note_undescribed(transaction);
+            self.fast.note_undescribed(transaction);
             return Ok(FastCommit::Refused);
         };
         // Only a flush gets a number. The lock is held, so the flush ends before the next one begins.
         let number = match needs_flush {
-            true => self.fast_flushes.fetch_add(1, Ordering::AcqRel),
+            true => self.fast.flushes.fetch_add(1, Ordering::AcqRel),
             false => 0,
         };
         match log.write_fast(&commit, needs_flush) {
@@ -113,7 +137,7 @@ impl Journal {
                 stats.fast_blocks += u64::from(blocks);
                 Ok(FastCommit::Durable(number))
             }
-            Err(cause) => Err(self.abort_with(&mut writer, cause)),
+            Err(cause) => Err(writing.abort(cause)),
         }
     }
 
@@ -146,15 +170,7 @@ impl Journal {
         Ok(described)
     }
 
-    /// The transaction needs a full commit.
-    pub(super) fn note_undescribed(&self, transaction: Tid) {
-        if self.undescribed.load(Ordering::Relaxed) < transaction.0 {
-            self.undescribed.fetch_max(transaction.0, Ordering::AcqRel);
-        }
-    }
-
     fn is_undescribed(&self, transaction: Tid) -> bool {
-        self.undescribed.load(Ordering::Acquire) >= transaction.0
-            && !self.options.sabotage.has(Bug::FastHidesOthers)
+        self.fast.is_undescribed(transaction) && !self.options.sabotage.has(Bug::FastHidesOthers)
     }
 }

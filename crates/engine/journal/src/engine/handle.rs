@@ -242,7 +242,7 @@ impl Drop for Handle<'_> {
             self.journal.abort("an operation panicked half-way, which is a defect".to_owned());
         }
         if self.has_changed.get() && (self.needs_full_commit.get() || !self.is_described.get()) {
-            self.journal.note_undescribed(self.number);
+            self.journal.fast.note_undescribed(self.number);
         }
         let granted = self.granted.get();
         match self.lane {

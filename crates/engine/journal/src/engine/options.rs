@@ -1,5 +1,7 @@
 //! Options of a journal, set when it is opened.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use super::Batching;
 #[cfg(doc)]
 use super::Journal;
@@ -108,6 +110,14 @@ pub struct Options {
     pub fixed_time: Option<u64>,
     /// For the crash lab.
     pub sabotage: Sabotage,
+}
+
+impl Options {
+    /// The time of a commit block now, in seconds and nanoseconds since 1970.
+    pub(super) fn commit_time(&self) -> (u64, u32) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.fixed_time.map_or((now.as_secs(), now.subsec_nanos()), |seconds| (seconds, 0))
+    }
 }
 
 /// The first transaction replaces the fast commits in a log, under the transaction number that they stand
