@@ -10,6 +10,7 @@ use extant_ondisk::inode::flags;
 use extant_ondisk::xattr::{self, Attr, AttrValue};
 
 use crate::fs::Fs;
+use crate::plan::Plan;
 
 /// Where attributes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,25 +19,30 @@ enum Home {
     Block(Pblk),
 }
 
-impl Fs<'_, '_> {
+/// Repairs the attributes of inodes and in blocks.
+pub(crate) struct Attributes<'r, 's> {
+    pub(crate) fs: &'r Fs<'s>,
+    pub(crate) plan: &'r mut Plan,
+}
+
+impl Attributes<'_, '_> {
     /// Repairs findings about attributes.
-    pub(crate) fn mend_attributes(&mut self, findings: &[&Finding]) -> Result<(), DeviceFault> {
+    pub(crate) fn mend(&mut self, findings: &[&Finding]) -> Result<(), DeviceFault> {
         let mut homes: BTreeMap<Home, Vec<&Finding>> = BTreeMap::new();
         for finding in findings {
             let place = &finding.place;
             match (finding.rule.code, place.ino, place.block) {
-                (_, Some(ino), _) if self.done.contains(&ino.0) => {}
                 ("XA003", Some(ino), _) => {
                     self.drop_block(ino);
-                    self.fixed(finding, "Store 0.");
+                    self.plan.fixed(finding, "Store 0.");
                 }
                 ("XA008", Some(ino), _) => {
                     let (ctime, version) = xattr::value_reference_words(finding.expected.unwrap_or(1));
-                    let _ = self.edit_inode(ino, |bytes| {
+                    let _ = self.fs.edit_inode(ino, |bytes| {
                         put_u32(bytes, 0x0C, ctime);
                         put_u32(bytes, 0x24, version);
                     });
-                    self.fixed(finding, finding.rule.repair);
+                    self.plan.fixed(finding, finding.rule.repair);
                 }
                 ("XA007", Some(ino), None) if place.name.is_none() => self.seal_value(ino, finding),
                 (_, Some(ino), None) => homes.entry(Home::Inode(ino)).or_default().push(finding),
@@ -46,26 +52,16 @@ impl Fs<'_, '_> {
         }
         for (home, findings) in homes {
             match home {
-                Home::Inode(ino) if !self.done.contains(&ino.0) => self.mend_area(ino, &findings),
-                Home::Inode(_) => {}
-                Home::Block(block) => self.mend_attr_block(block, &findings)?,
+                Home::Inode(ino) => self.mend_area(ino, &findings),
+                Home::Block(block) => self.mend_block(block, &findings)?,
             }
         }
         Ok(())
     }
 
-    /// Makes ordinary files of inodes for values to which nothing refers.
-    pub(crate) fn mend_unused_values(&mut self, findings: &[&Finding]) {
-        for finding in findings {
-            let Some(ino) = finding.place.ino else { continue };
-            self.set_flags(ino, 0, flags::EA_INODE);
-            self.fixed(finding, "Clear the flag.");
-        }
-    }
-
     /// Takes the attribute block away from an inode.
     fn drop_block(&self, ino: Ino) {
-        let _ = self.edit_inode(ino, |bytes| {
+        let _ = self.fs.edit_inode(ino, |bytes| {
             put_u32(bytes, 0x68, 0);
             put_u16(bytes, 0x76, 0);
         });
@@ -73,23 +69,23 @@ impl Fs<'_, '_> {
 
     /// Stores the checksum of a value in its inode.
     fn seal_value(&mut self, ino: Ino, finding: &Finding) {
-        let Some(inode) = self.inode(ino).filter(|inode| inode.has_flag(flags::EA_INODE)) else { return };
+        let Some(inode) = self.fs.inode(ino).filter(|inode| inode.has_flag(flags::EA_INODE)) else { return };
         let mut value = Vec::new();
-        for run in self.walk(ino, &inode).runs {
+        for run in self.fs.walk(ino, &inode).runs {
             for i in 0..run.len {
-                let Ok(bytes) = self.read_block(Pblk(run.pblk.0 + u64::from(i))) else { return };
+                let Ok(bytes) = self.fs.read_block(Pblk(run.pblk.0 + u64::from(i))) else { return };
                 value.extend_from_slice(&bytes);
             }
         }
         let Some(value) = value.get(..inode.size as usize) else { return };
-        let crc = extant_base::checksum::crc32c(self.sb.fs_seed(), value);
-        let _ = self.edit_inode(ino, |bytes| put_u32(bytes, 8, crc));
-        self.fixed(finding, "Store the value's checksum.");
+        let crc = extant_base::checksum::crc32c(self.fs.sb.fs_seed(), value);
+        let _ = self.fs.edit_inode(ino, |bytes| put_u32(bytes, 8, crc));
+        self.plan.fixed(finding, "Store the value's checksum.");
     }
 
     /// Writes the attributes in an inode anew.
     fn mend_area(&mut self, ino: Ino, findings: &[&Finding]) {
-        let Some(bytes) = self.inode_bytes(ino) else { return };
+        let Some(bytes) = self.fs.inode_bytes(ino) else { return };
         let extra = if bytes.len() > 128 { usize::from(u16_at(&bytes, 0x80)) } else { return };
         let at = 128 + extra;
         let Some(area) = bytes.get(at..) else { return };
@@ -101,21 +97,21 @@ impl Fs<'_, '_> {
         if xattr::encode_ibody(&attrs, &mut new).is_err() {
             new.fill(0);
         }
-        let _ = self.edit_inode(ino, |bytes| bytes[at..].copy_from_slice(&new));
+        let _ = self.fs.edit_inode(ino, |bytes| bytes[at..].copy_from_slice(&new));
         let mut loss = (lost > 0).then(|| format!("{lost} attributes of inode {ino} ({kept} stay)"));
         for finding in findings {
-            self.fixed_with(finding, "Keep the sound attributes, remove the others.", loss.take());
+            self.plan.fixed_with(finding, "Keep the sound attributes, remove the others.", loss.take());
         }
     }
 
     /// Writes an attribute block anew, or seals it.
-    fn mend_attr_block(&mut self, block: Pblk, findings: &[&Finding]) -> Result<(), DeviceFault> {
-        let mut bytes = self.read_block(block)?;
+    fn mend_block(&mut self, block: Pblk, findings: &[&Finding]) -> Result<(), DeviceFault> {
+        let mut bytes = self.fs.read_block(block)?;
         let has = |codes: &[&str]| findings.iter().any(|finding| codes.contains(&finding.rule.code));
         if has(&["XA010"]) {
             return Ok(());
         }
-        let seed = self.sb.fs_seed();
+        let seed = self.fs.sb.fs_seed();
         let mut remedy = "Store the number counted.";
         let mut loss = None;
         if has(&["XA002", "XA005", "XA007", "XA009"]) {
@@ -140,7 +136,7 @@ impl Fs<'_, '_> {
                 }
                 loss = Some(format!("the attributes in block {block} of {} inodes", users.len()));
                 for finding in findings {
-                    self.fixed_with(finding, "Remove the block from all inodes.", loss.take());
+                    self.plan.fixed_with(finding, "Remove the block from all inodes.", loss.take());
                 }
                 return Ok(());
             }
@@ -157,28 +153,29 @@ impl Fs<'_, '_> {
         if let Some(count) = findings.iter().find(|finding| finding.rule.code == "XA006") {
             xattr::set_refcount(&mut bytes, count.expected.unwrap_or(1) as u32);
         }
-        if self.has_csum() {
+        if self.fs.has_csum() {
             xattr::seal_block(&mut bytes, seed, block);
         }
-        self.write_block(block, &bytes)?;
+        self.fs.write_block(block, &bytes)?;
         for finding in findings {
-            self.fixed_with(finding, remedy, loss.take());
+            self.plan.fixed_with(finding, remedy, loss.take());
         }
         Ok(())
     }
 
     /// The inodes that name an attribute block.
     fn users_of(&self, block: Pblk) -> Vec<Ino> {
-        let mut users = Vec::new();
-        for group in (0..self.geometry.groups).map(extant_base::Group) {
-            for (note, index) in self.notes.group(group).zip(1..) {
-                let ino = Ino(group.0 * self.geometry.inodes_per_group + index);
-                if note.used && self.inode(ino).is_some_and(|inode| inode.file_acl == block.0) {
-                    users.push(ino);
-                }
-            }
-        }
-        users
+        let used = self.fs.noted().filter(|(_, note)| note.used).map(|(ino, _)| ino);
+        used.filter(|ino| self.fs.inode(*ino).is_some_and(|inode| inode.file_acl == block.0)).collect()
+    }
+}
+
+/// Makes ordinary files of inodes for values to which nothing refers.
+pub(crate) fn mend_unused_values(fs: &Fs<'_>, plan: &mut Plan, findings: &[&Finding]) {
+    for finding in findings {
+        let Some(ino) = finding.place.ino else { continue };
+        fs.set_flags(ino, 0, flags::EA_INODE);
+        plan.fixed(finding, "Clear the flag.");
     }
 }
 

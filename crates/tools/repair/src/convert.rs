@@ -11,23 +11,23 @@
 //! Invariant: a conversion is planned only for a clean file system, and only if the check finds nothing
 //! afterwards; so it loses nothing.
 
+mod checksums;
+mod layout;
+
 use std::sync::Arc;
 
-use extant_base::{Group, Ino, Pblk};
+use extant_base::Ino;
 use extant_check::survey::{self, Survey};
 use extant_check::{Options, Severity};
 use extant_device::{Device, DeviceFault};
 use extant_jbd2_format::{MAX_JOURNAL_BLOCKS, MIN_JOURNAL_BLOCKS};
-use extant_ondisk::group_desc::INODE_UNINIT;
-use extant_ondisk::inode::{self, Inode, flags};
-use extant_ondisk::{Features, Superblock, extent, xattr};
+use extant_ondisk::inode::{Inode, flags};
+use extant_ondisk::{Features, Superblock};
 
+use crate::dirs::{DIRECTORY, Dir};
 use crate::fs::Fs;
 use crate::overlay::Overlay;
-use crate::{Plan, Repair, RepairFault, RepairOptions, Rounds};
-
-/// The type of directories in the survey's notes.
-const DIRECTORY: u8 = 2;
+use crate::{Plan, Repair, RepairFault, RepairOptions, Rounds, journal, maps, orphans};
 
 /// Features to turn on (`true`) or off; those that are `None` stay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -193,6 +193,85 @@ impl Conversion {
         };
         Some(refusal.to_owned())
     }
+
+    /// Clears features, and frees what belongs to them.
+    fn take_away(&self, fs: &mut Fs<'_>) -> Result<(), DeviceFault> {
+        if self.flex_bg == Some(true) {
+            fs.put_superblock(|sb| sb.features.incompat |= Features::FLEX_BG)?;
+        }
+        if self.journal.is_some() {
+            fs.put_superblock(|sb| {
+                sb.features.compat &= !Features::HAS_JOURNAL;
+                (sb.journal_inum, sb.journal_uuid, sb.jnl_backup_type) = (0, [0; 16], 0);
+                sb.jnl_blocks = [0; 17];
+            })?;
+            fs.free_inode(Ino::JOURNAL);
+        }
+        if self.journal == Some(JournalChange::Remove) {
+            fs.put_superblock(|sb| sb.features.compat &= !Features::FAST_COMMIT)?;
+        }
+        if self.orphan_file == Some(false) {
+            let ino = Ino(fs.sb.orphan_file_inum);
+            fs.put_superblock(|sb| {
+                sb.orphan_file_inum = 0;
+                sb.features.compat &= !Features::ORPHAN_FILE;
+                sb.features.ro_compat &= !Features::ORPHAN_PRESENT;
+            })?;
+            fs.free_inode(ino);
+        }
+        if self.quota == Some(false) || self.project == Some(false) {
+            let project = fs.sb.prj_quota_inum;
+            fs.put_superblock(|sb| sb.prj_quota_inum = 0)?;
+            if project != 0 {
+                fs.free_inode(Ino(project));
+            }
+        }
+        if self.project == Some(false) {
+            fs.put_superblock(|sb| sb.features.ro_compat &= !Features::PROJECT)?;
+        }
+        if self.quota == Some(false) {
+            let files = [fs.sb.usr_quota_inum, fs.sb.grp_quota_inum];
+            fs.put_superblock(|sb| {
+                (sb.usr_quota_inum, sb.grp_quota_inum) = (0, 0);
+                sb.features.ro_compat &= !Features::QUOTA;
+            })?;
+            files.into_iter().filter(|ino| *ino != 0).for_each(|ino| fs.free_inode(Ino(ino)));
+        }
+        Ok(())
+    }
+
+    /// Makes the structures of new features. Quota files are written by the remedies, which know the usage.
+    fn make_new(&self, fs: &mut Fs<'_>) -> Result<(), ConversionFault> {
+        if let Some(JournalChange::Make { blocks }) = self.journal {
+            fs.put_superblock(|sb| sb.features.compat |= Features::HAS_JOURNAL)?;
+            if journal::make(fs, blocks).is_none() {
+                return Err(ConversionFault::NoSpace("the journal"));
+            }
+        }
+        if self.orphan_file == Some(true) && orphans::make(fs).is_none() {
+            return Err(ConversionFault::NoSpace("the orphan file"));
+        }
+        if self.quota == Some(true) {
+            fs.put_superblock(|sb| {
+                sb.features.ro_compat |= Features::QUOTA;
+                (sb.usr_quota_inum, sb.grp_quota_inum) = (3, 4);
+            })?;
+            for ino in [3, 4].map(Ino) {
+                make_quota_file(fs, ino)?;
+            }
+        }
+        if self.project == Some(true) {
+            fs.put_superblock(|sb| sb.features.ro_compat |= Features::PROJECT)?;
+        }
+        let f = &fs.sb.features;
+        let lacks = f.has_ro_compat(Features::QUOTA) && f.has_ro_compat(Features::PROJECT);
+        if lacks && fs.sb.prj_quota_inum == 0 {
+            let ino = fs.new_inode().ok_or(ConversionFault::NoSpace("the quota file of projects"))?;
+            make_quota_file(fs, ino)?;
+            fs.put_superblock(|sb| sb.prj_quota_inum = ino.0)?;
+        }
+        Ok(())
+    }
 }
 
 /// Plans a conversion: the whole work, in memory. The device is only read. The file system must not need
@@ -221,25 +300,24 @@ pub fn plan_conversion(
     if let Some(why) = wanted.refusal(&sb) {
         return Err(ConversionFault::Refused(why));
     }
-    let mut plan = Plan::default();
     // What goes, and checksums: all that the survey of the old state knows enough about.
-    let mut fs = Fs::new(&overlay, notes, &mut plan, options.now);
-    fs.take_away(&wanted)?;
+    let mut fs = Fs::new(&overlay, notes, options.now);
+    wanted.take_away(&mut fs)?;
     if let Some(on) = wanted.metadata_csum {
-        fs.change_checksums(on)?;
+        checksums::change(&mut fs, on)?;
     } else if wanted.packs_directories {
-        fs.pack_directories()?;
+        pack_directories(&mut fs)?;
     }
     drop(before);
     if wanted.wide.is_some() || wanted.inode_size.is_some() {
-        change_layout(&overlay, &checking, &wanted, &mut plan, options.now)?;
+        change_layout(&overlay, &checking, &wanted, options.now)?;
     }
     // What is new, in the space that a survey of this state finds free.
     let between = surveyed(&overlay, &checking)?;
     let notes = between.notes().ok_or_else(|| ConversionFault::NotClean("no superblock".to_owned()))?;
-    let mut fs = Fs::new(&overlay, notes, &mut plan, options.now);
-    fs.make_new(&wanted)?;
+    wanted.make_new(&mut Fs::new(&overlay, notes, options.now))?;
     drop(between);
+    let mut plan = Plan::default();
     let rounds = Rounds { options, checking, was_chosen: false, guesses: false, marks: false };
     let done = rounds.run(&overlay, &mut plan)?;
     if let Some(finding) = done.left.first() {
@@ -260,7 +338,6 @@ fn change_layout(
     overlay: &Arc<Overlay>,
     checking: &Options<'_>,
     wanted: &Conversion,
-    plan: &mut Plan,
     now: u32,
 ) -> Result<(), ConversionFault> {
     enum Step {
@@ -274,11 +351,11 @@ fn change_layout(
     for step in wide.chain(larger) {
         let state = surveyed(overlay, checking)?;
         let notes = state.notes().ok_or_else(|| ConversionFault::NotClean("no superblock".to_owned()))?;
-        let mut fs = Fs::new(overlay, notes, plan, now);
+        let mut fs = Fs::new(overlay, notes, now);
         match step {
-            Step::Wide(on) => fs.set_wide(on)?,
-            Step::InodeSize(size) => fs.set_inode_size(size)?,
-            Step::Settle => fs.settle_all()?,
+            Step::Wide(on) => layout::set_wide(&mut fs, on)?,
+            Step::InodeSize(size) => layout::set_inode_size(&mut fs, size)?,
+            Step::Settle => layout::settle_all(&fs)?,
         }
     }
     Ok(())
@@ -293,197 +370,25 @@ fn first_error(surveyed: &Survey<'_>) -> Option<String> {
     errors.next().map(|finding| format!("{}: {}", finding.rule.code, finding.says))
 }
 
-impl Fs<'_, '_> {
-    /// Clears features, and frees what belongs to them.
-    fn take_away(&mut self, wanted: &Conversion) -> Result<(), DeviceFault> {
-        if wanted.flex_bg == Some(true) {
-            self.put_superblock(|sb| sb.features.incompat |= Features::FLEX_BG)?;
-        }
-        if wanted.journal.is_some() {
-            self.put_superblock(|sb| {
-                sb.features.compat &= !Features::HAS_JOURNAL;
-                (sb.journal_inum, sb.journal_uuid, sb.jnl_backup_type) = (0, [0; 16], 0);
-                sb.jnl_blocks = [0; 17];
-            })?;
-            self.free_inode(Ino::JOURNAL);
-        }
-        if wanted.journal == Some(JournalChange::Remove) {
-            self.put_superblock(|sb| sb.features.compat &= !Features::FAST_COMMIT)?;
-        }
-        if wanted.orphan_file == Some(false) {
-            let ino = Ino(self.sb.orphan_file_inum);
-            self.put_superblock(|sb| {
-                sb.orphan_file_inum = 0;
-                sb.features.compat &= !Features::ORPHAN_FILE;
-                sb.features.ro_compat &= !Features::ORPHAN_PRESENT;
-            })?;
-            self.free_inode(ino);
-        }
-        if wanted.quota == Some(false) || wanted.project == Some(false) {
-            let project = self.sb.prj_quota_inum;
-            self.put_superblock(|sb| sb.prj_quota_inum = 0)?;
-            if project != 0 {
-                self.free_inode(Ino(project));
-            }
-        }
-        if wanted.project == Some(false) {
-            self.put_superblock(|sb| sb.features.ro_compat &= !Features::PROJECT)?;
-        }
-        if wanted.quota == Some(false) {
-            let files = [self.sb.usr_quota_inum, self.sb.grp_quota_inum];
-            self.put_superblock(|sb| {
-                (sb.usr_quota_inum, sb.grp_quota_inum) = (0, 0);
-                sb.features.ro_compat &= !Features::QUOTA;
-            })?;
-            files.into_iter().filter(|ino| *ino != 0).for_each(|ino| self.free_inode(Ino(ino)));
-        }
-        Ok(())
-    }
+/// An empty file with the flags of quota files. The remedies write its content.
+fn make_quota_file(fs: &mut Fs<'_>, ino: Ino) -> Result<(), ConversionFault> {
+    maps::make_file(fs, ino, flags::IMMUTABLE, Vec::new(), 0).ok_or(ConversionFault::NoSpace("quota files"))
+}
 
-    /// Makes the structures of new features. Quota files are written by the remedies, which know the usage.
-    fn make_new(&mut self, wanted: &Conversion) -> Result<(), ConversionFault> {
-        if let Some(JournalChange::Make { blocks }) = wanted.journal {
-            self.put_superblock(|sb| sb.features.compat |= Features::HAS_JOURNAL)?;
-            if self.make_journal(blocks).is_none() {
-                return Err(ConversionFault::NoSpace("the journal"));
+/// Writes all directories of more than one block anew.
+fn pack_directories(fs: &mut Fs<'_>) -> Result<(), ConversionFault> {
+    let one = fs.geometry.block_size.bytes();
+    let dirs = fs.noted().filter(|(_, note)| note.used && note.kind == DIRECTORY).map(|(ino, _)| ino);
+    for ino in dirs.collect::<Vec<Ino>>() {
+        let is_larger =
+            |inode: &Inode| inode.size > one && inode.has_flag(flags::INDEX) && !fs.is_inline(inode);
+        if fs.inode(ino).is_some_and(|inode| is_larger(&inode)) {
+            let mut dir = Dir::gather(fs, ino).ok_or(ConversionFault::NoSpace("directories"))?;
+            // Without all hashes, the directory would lose its index.
+            if dir.has_all_hashes(fs) {
+                dir.put(fs).ok_or(ConversionFault::NoSpace("directories"))?;
             }
         }
-        if wanted.orphan_file == Some(true) && self.make_orphan_file().is_none() {
-            return Err(ConversionFault::NoSpace("the orphan file"));
-        }
-        if wanted.quota == Some(true) {
-            self.put_superblock(|sb| {
-                sb.features.ro_compat |= Features::QUOTA;
-                (sb.usr_quota_inum, sb.grp_quota_inum) = (3, 4);
-            })?;
-            for ino in [3, 4].map(Ino) {
-                self.make_quota_file(ino)?;
-            }
-        }
-        if wanted.project == Some(true) {
-            self.put_superblock(|sb| sb.features.ro_compat |= Features::PROJECT)?;
-        }
-        let f = &self.sb.features;
-        let lacks = f.has_ro_compat(Features::QUOTA) && f.has_ro_compat(Features::PROJECT);
-        if lacks && self.sb.prj_quota_inum == 0 {
-            let ino = self.new_inode().ok_or(ConversionFault::NoSpace("the quota file of projects"))?;
-            self.make_quota_file(ino)?;
-            self.put_superblock(|sb| sb.prj_quota_inum = ino.0)?;
-        }
-        Ok(())
     }
-
-    /// An empty file with the flags of quota files. The remedies write its content.
-    fn make_quota_file(&mut self, ino: Ino) -> Result<(), ConversionFault> {
-        let with_extents = self.sb.features.has_incompat(Features::EXTENTS);
-        let flags = flags::IMMUTABLE | if with_extents { flags::EXTENTS } else { 0 };
-        self.empty_file(ino, flags).ok_or(ConversionFault::NoSpace("quota files"))?;
-        if with_extents {
-            let inode = self.inode(ino).ok_or(ConversionFault::NoSpace("quota files"))?;
-            self.put_map(ino, &inode, &[], &[]).ok_or(ConversionFault::NoSpace("quota files"))?;
-        }
-        Ok(())
-    }
-
-    /// Writes all directories of more than one block anew.
-    fn pack_directories(&mut self) -> Result<(), ConversionFault> {
-        let per_group = self.geometry.inodes_per_group;
-        for group in (0..self.geometry.groups).map(Group) {
-            let notes: Vec<bool> =
-                self.notes.group(group).map(|note| note.used && note.kind == DIRECTORY).collect();
-            let dirs = (group.0 * per_group + 1..).zip(notes).filter(|(_, is_dir)| *is_dir);
-            for ino in dirs.map(|(number, _)| Ino(number)) {
-                let one = self.geometry.block_size.bytes();
-                let is_larger = |inode: &Inode| {
-                    inode.size > one && inode.has_flag(flags::INDEX) && !self.is_inline(inode)
-                };
-                if self.inode(ino).is_some_and(|inode| is_larger(&inode)) {
-                    let mut dir = self.gather(ino).ok_or(ConversionFault::NoSpace("directories"))?;
-                    // Without all hashes, the directory would lose its index.
-                    if !self.has_all_hashes(&dir) {
-                        continue;
-                    }
-                    self.put_dir(&mut dir).ok_or(ConversionFault::NoSpace("directories"))?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Turns metadata_csum on or off, and seals everything or removes the checksums.
-    fn change_checksums(&mut self, on: bool) -> Result<(), ConversionFault> {
-        self.put_superblock(|sb| match on {
-            true => {
-                sb.features.ro_compat |= Features::METADATA_CSUM;
-                sb.features.ro_compat &= !Features::GDT_CSUM;
-                sb.checksum_type = 1;
-            }
-            false => {
-                // Parts of inode tables that were never used are known by a descriptor's checksum.
-                sb.features.ro_compat |= Features::GDT_CSUM;
-                sb.features.ro_compat &= !Features::METADATA_CSUM;
-                sb.features.incompat &= !Features::CSUM_SEED;
-                (sb.checksum_type, sb.checksum_seed) = (0, 0);
-            }
-        })?;
-        for group in (0..self.geometry.groups).map(Group) {
-            self.settle_group(group)?;
-            if !on && let Some(mut desc) = self.stored_desc(group) {
-                (desc.block_bitmap_csum, desc.inode_bitmap_csum) = (0, 0);
-                let _ = self.put_desc(group, &desc);
-            }
-            let Some(desc) = self.stored_desc(group).filter(|desc| !desc.has_flag(INODE_UNINIT)) else {
-                continue;
-            };
-            let per_group = self.geometry.inodes_per_group;
-            let first = group.0 * per_group + 1;
-            for ino in (first..first + (per_group - desc.itable_unused.min(per_group))).map(Ino) {
-                self.seal_inode(ino)?;
-            }
-        }
-        if self.sb.features.has_compat(Features::ORPHAN_FILE) {
-            self.empty_orphan_file()?;
-        }
-        Ok(())
-    }
-
-    /// Seals an inode, the nodes of its map, its attributes, and the blocks of a directory; without
-    /// metadata_csum, it removes their checksums.
-    fn seal_inode(&mut self, ino: Ino) -> Result<(), ConversionFault> {
-        let has_csum = self.has_csum();
-        // Free inodes have checksums as well.
-        self.edit_inode(ino, |bytes| {
-            if !has_csum {
-                inode::clear_checksum(bytes);
-            }
-        });
-        let is_used = self.notes.noted(ino).is_some_and(|note| note.used);
-        let Some(found) = self.inode(ino).filter(|_| is_used) else { return Ok(()) };
-        if found.mode & 0xF000 == 0x4000 && !self.is_inline(&found) {
-            // Its blocks get a tail or lose it, so entries move.
-            let mut dir = self.gather(ino).ok_or(ConversionFault::NoSpace("directories"))?;
-            self.put_dir(&mut dir).ok_or(ConversionFault::NoSpace("directories"))?;
-        }
-        let Some(inode) = self.inode(ino) else { return Ok(()) };
-        let seed = inode::inode_seed(self.sb.fs_seed(), ino, inode.generation);
-        let is_mapped = inode.has_flag(flags::EXTENTS) && !self.is_inline(&inode);
-        for node in if is_mapped { self.walk(ino, &inode).nodes } else { Vec::new() } {
-            let mut bytes = self.read_block(node)?;
-            // Nothing reads what is after the entries if there are no checksums.
-            if has_csum {
-                extent::seal(&mut bytes, seed);
-            }
-            self.write_block(node, &bytes)?;
-        }
-        if inode.file_acl != 0 {
-            let place = Pblk(inode.file_acl);
-            let mut bytes = self.read_block(place)?;
-            match has_csum {
-                true => xattr::seal_block(&mut bytes, self.sb.fs_seed(), place),
-                false => xattr::clear_checksum(&mut bytes),
-            }
-            self.write_block(place, &bytes)?;
-        }
-        Ok(())
-    }
+    Ok(())
 }

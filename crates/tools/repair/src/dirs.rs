@@ -5,25 +5,33 @@
 //! judge    entries that lead nowhere go; names that cannot be are changed; types are set
 //! pack     blocks in the order of hashes, with an index over them; without an index where hashes need a key
 //! ```
+//!
+//! Owns: the blocks and entries of a directory. Does **not** own: the tree (see [`tree`](crate::tree)).
+
+mod inline;
+mod pack;
+mod read;
 
 use std::collections::{BTreeMap, HashSet};
 
-use extant_base::le::{put_u16, put_u32, u16_at, u32_at};
+use extant_base::le::{put_u16, put_u32, u32_at};
 use extant_base::{Ino, Lblk, Pblk};
 use extant_check::Finding;
 use extant_check::survey::Run;
 use extant_device::DeviceFault;
-use extant_ondisk::dirent::{self, HEADER_LEN, TAIL_LEN, decode_rec_len, encode_rec_len, min_rec_len};
-use extant_ondisk::hash::{HashVersion, NameHash, dirhash, seed_words};
-use extant_ondisk::htree::{DxFormat, IndexPlan, RootInfo};
+use extant_ondisk::dirent::{self, HEADER_LEN};
+use extant_ondisk::hash::NameHash;
+use extant_ondisk::htree::DxFormat;
 use extant_ondisk::inode::{Inode, flags, inode_seed};
-use extant_ondisk::xattr::{self, Attr, AttrValue};
-use extant_ondisk::{Features, casefold};
+use extant_ondisk::{Features, casefold, extent};
 
 use crate::fs::Fs;
+use crate::maps::Map;
+use crate::plan::Plan;
+use crate::runs;
+use pack::Packer;
 
 pub(crate) const DIRECTORY: u8 = 2;
-const TAIL_TYPE: u8 = 0xDE;
 
 /// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,8 +55,7 @@ impl Entry {
 pub(crate) struct Dir {
     pub(crate) ino: Ino,
     inode: Inode,
-    runs: Vec<Run>,
-    nodes: Vec<Pblk>,
+    map: Map,
     inline: bool,
     pub(crate) hashed: bool,
     pub(crate) parent: u32,
@@ -59,309 +66,18 @@ pub(crate) struct Dir {
     hash_code: u8,
 }
 
-/// Findings that an edit of the one entry repairs.
-const IN_PLACE: &[&str] = &["DI011", "DI012", "DI013", "DI014", "DI015", "DI018", "DI019", "DI020"];
-
-impl Fs<'_, '_> {
-    /// Repairs findings about blocks and entries of directories.
-    pub(crate) fn mend_dirs(&mut self, findings: &[&Finding]) -> Result<(), DeviceFault> {
-        let mut dirs: BTreeMap<Ino, Vec<&Finding>> = BTreeMap::new();
-        for finding in findings {
-            if let Some(ino) = finding.place.ino {
-                dirs.entry(ino).or_default().push(finding);
-            }
-        }
-        for (ino, findings) in dirs {
-            let Some(inode) = self.inode(ino) else { continue };
-            let simple = !self.is_inline(&inode)
-                && findings
-                    .iter()
-                    .all(|finding| IN_PLACE.contains(&finding.rule.code) || finding.rule.code == "DI008");
-            match simple {
-                true => self.edit_entries(ino, &inode, &findings)?,
-                false => self.mend_dir(ino, &findings),
-            }
-        }
-        Ok(())
-    }
-
-    /// Repairs single entries in place.
-    fn edit_entries(&mut self, ino: Ino, inode: &Inode, findings: &[&Finding]) -> Result<(), DeviceFault> {
-        let seed = inode_seed(self.sb.fs_seed(), ino, inode.generation);
-        let mut blocks: BTreeMap<Pblk, Vec<&Finding>> = BTreeMap::new();
-        for finding in findings {
-            if let Some(block) = finding.place.block {
-                blocks.entry(block).or_default().push(finding);
-            }
-        }
-        let format = DxFormat::new(self.geometry.block_size, &self.sb.features);
-        for (block, findings) in blocks {
-            let mut bytes = self.read_block(block)?;
-            for finding in &findings {
-                let Some(at) = finding.place.offset.map(|at| at as usize) else { continue };
-                if at + HEADER_LEN > bytes.len() {
-                    continue;
-                }
-                let target = Ino(u32_at(&bytes, at));
-                match finding.rule.code {
-                    "DI013" | "DI014" => {
-                        let kind = self.notes.noted(target).map_or(0, |note| note.kind);
-                        let name_len = usize::from(bytes[at + 6]);
-                        let is_dots = matches!(bytes.get(at + 8..at + 8 + name_len), Some(b"." | b".."));
-                        bytes[at + 7] = if is_dots { DIRECTORY } else { kind };
-                    }
-                    "DI015" => bytes[at + 7] = 0,
-                    "DI008" => {}
-                    _ => put_u32(&mut bytes, at, 0),
-                }
-            }
-            self.seal_dir_block(&mut bytes, &format, seed, findings[0].place.lblk == Some(Lblk(0)), inode);
-            self.write_block(block, &bytes)?;
-            for finding in findings {
-                let remedy = match finding.rule.code {
-                    "DI008" => "Store the right checksum: the block's entries make sense.",
-                    _ => finding.rule.repair,
-                };
-                self.fixed(finding, remedy);
-            }
-        }
-        Ok(())
-    }
-
-    /// Stores the checksum of a directory block.
-    pub(crate) fn seal_dir_block(
-        &self,
-        bytes: &mut [u8],
-        format: &DxFormat,
-        seed: u32,
-        is_first: bool,
-        inode: &Inode,
-    ) {
-        if !self.has_csum() {
-            return;
-        }
-        if is_first && inode.has_flag(flags::INDEX) && format.kind_of(bytes).is_some() {
-            // An index root whose fields are damaged is rebuilt in a later round.
-            if format.decode_root(bytes).is_ok() {
-                format.seal(bytes, seed);
-            }
-        } else if dirent::tail_checksum(bytes).is_some() {
-            dirent::seal_tail(bytes, seed);
-        }
-    }
-
-    /// Writes a directory anew from what makes sense in it.
-    fn mend_dir(&mut self, ino: Ino, findings: &[&Finding]) {
-        let Some(mut dir) = self.gather(ino) else { return };
-        let drop: HashSet<(u32, u32)> = findings
-            .iter()
-            .filter(|finding| ["DI018", "DI019", "DI020"].contains(&finding.rule.code))
-            .filter_map(|finding| Some((finding.place.lblk.map_or(0, |lblk| lblk.0), finding.place.offset?)))
-            .collect();
-        self.judge(&mut dir, &drop);
-        if self.put_dir(&mut dir).is_none() {
-            return;
-        }
-        let lost = dir.lost;
-        let mut loss = (lost > 0).then(|| {
-            format!("the names in {lost} damaged places of directory {ino}; their files go to lost+found")
-        });
-        for finding in findings {
-            let remedy = match finding.rule.code {
-                code if IN_PLACE.contains(&code) => finding.rule.repair,
-                _ => "Write the directory anew from its sound entries.",
-            };
-            self.fixed_with(finding, remedy, loss.take());
-        }
-    }
-
-    /// Reads all entries of a directory that make sense.
-    pub(crate) fn gather(&self, ino: Ino) -> Option<Dir> {
-        let inode = self.inode(ino)?;
-        if inode.mode & 0xF000 != 0x4000 {
-            return None;
-        }
-        let inline = self.is_inline(&inode);
-        let hashed = inode.has_flag(flags::ENCRYPT) && inode.has_flag(flags::CASEFOLD);
-        let walked = if inline { Default::default() } else { self.walk(ino, &inode) };
-        let mut dir = Dir {
-            ino,
-            inline,
-            hashed,
-            runs: walked.runs,
-            nodes: walked.nodes,
-            parent: 0,
-            entries: Vec::new(),
-            lost: 0,
-            indexed: inode.has_flag(flags::INDEX) && !inline,
-            hash_code: self.sb.def_hash_version,
-            inode,
-        };
-        if inline {
-            let (head, tail) = self.inline_parts(ino, &dir.inode)?;
-            dir.parent = u32_at(&head, 0);
-            self.entries_of(&mut dir, &head[4..], 0, 4);
-            self.entries_of(&mut dir, &tail, 0, 60);
-        } else {
-            let bs = self.geometry.block_size;
-            let blocks = dir.inode.size >> bs.log2();
-            for run in dir.runs.clone() {
-                for i in 0..run.len {
-                    let lblk = run.lblk.0 + i;
-                    if u64::from(lblk) >= blocks.max(1) {
-                        continue;
-                    }
-                    match self.read_block(Pblk(run.pblk.0 + u64::from(i))) {
-                        Ok(bytes) => self.block_of(&mut dir, &bytes, lblk),
-                        Err(_) => dir.lost += 1,
-                    }
-                }
-            }
-        }
-        Some(dir)
-    }
-
-    fn block_of(&self, dir: &mut Dir, bytes: &[u8], lblk: u32) {
-        let format = DxFormat::new(self.geometry.block_size, &self.sb.features);
-        if lblk == 0 {
-            let is_root = format.kind_of(bytes) == Some(extant_ondisk::htree::DxKind::Root)
-                || bytes[0x1D] == 8 && dir.indexed;
-            if dir.indexed && is_root {
-                let version = bytes[0x1C];
-                if HashVersion::from_code(version, self.sb.unsigned_hash()).is_some() {
-                    dir.hash_code = version;
-                }
-                self.dots_of(dir, bytes);
-                return;
-            }
-            self.dots_of(dir, bytes);
-        } else if dir.indexed && self.looks_like_node(bytes) {
-            return;
-        }
-        let tail = self.has_csum() && dirent::tail_checksum(bytes).is_some();
-        let end = bytes.len() - if tail { TAIL_LEN } else { 0 };
-        self.entries_of(dir, &bytes[..end], lblk, 0);
-    }
-
-    /// Takes the parent from the first block.
-    fn dots_of(&self, dir: &mut Dir, bytes: &[u8]) {
-        let first = decode_rec_len(u16_at(bytes, 4), self.geometry.block_size);
-        for at in [12, first] {
-            if at + 12 <= bytes.len() && bytes[at + 6] == 2 && bytes.get(at + 8..at + 10) == Some(b"..") {
-                dir.parent = u32_at(bytes, at);
-                return;
-            }
-        }
-    }
-
-    fn looks_like_node(&self, bytes: &[u8]) -> bool {
-        let rec_len = decode_rec_len(u16_at(bytes, 4), self.geometry.block_size);
-        let csum = self.has_csum();
-        let limit = (bytes.len() - 8 - if csum { 8 } else { 0 }) / 8;
-        u32_at(bytes, 0) == 0
-            && bytes[6] == 0
-            && rec_len == bytes.len()
-            && (csum || usize::from(u16_at(bytes, 8)) == limit)
-    }
-
-    /// Adds the entries of an area; after a damaged one, continues where entries go on.
-    fn entries_of(&self, dir: &mut Dir, area: &[u8], lblk: u32, offset: usize) {
-        let mut at = 0;
-        while at < area.len() {
-            match self.entry_at(area, at, dir.hashed) {
-                Some((entry, next)) => {
-                    self.add(dir, entry, lblk, offset);
-                    at = next;
-                }
-                None => {
-                    dir.lost += 1;
-                    // The damaged entry's own name, if only its length is wrong.
-                    if let Some(entry) = self.name_at(area, at) {
-                        self.add(dir, (entry.0, entry.1, at, None), lblk, offset);
-                        dir.lost -= 1;
-                    }
-                    let resume =
-                        (at + 4..area.len()).step_by(4).find(|at| self.goes_on(area, *at, dir.hashed));
-                    at = resume.unwrap_or(area.len());
-                }
-            }
-        }
-    }
-
-    fn add(&self, dir: &mut Dir, entry: RawEntry<'_>, lblk: u32, offset: usize) {
-        let (ino, name, at, hash) = entry;
-        if ino == 0 || name.is_empty() || matches!(name, b"." | b"..") {
-            return;
-        }
-        if lblk == 0 && !dir.inline && at == 0 && ino == dir.ino.0 {
-            return; // a damaged "."
-        }
-        let at = (lblk, (offset + at) as u32);
-        dir.entries.push(Entry { ino, kind: 0, name: name.to_vec(), hash, at });
-    }
-
-    /// The entry at an offset and the offset of the next one; `None` if it makes no sense.
-    fn entry_at<'a>(&self, area: &'a [u8], at: usize, hashed: bool) -> Option<(RawEntry<'a>, usize)> {
-        let rest = &area[at..];
-        if rest.len() < HEADER_LEN {
-            return None;
-        }
-        let (ino, name_len) = (u32_at(rest, 0), usize::from(rest[6]));
-        let rec_len = decode_rec_len(u16_at(rest, 4), self.geometry.block_size);
-        if rec_len < 12
-            || !rec_len.is_multiple_of(4)
-            || rec_len > rest.len()
-            || HEADER_LEN + name_len > rec_len
-        {
-            return None;
-        }
-        let name = &rest[HEADER_LEN..HEADER_LEN + name_len];
-        let mut hash = None;
-        if hashed && ino != 0 && !matches!(name, b"." | b"..") {
-            let from = min_rec_len(name_len, false);
-            let stored = rest[..rec_len].get(from..from + 8)?;
-            hash = Some(NameHash { hash: u32_at(stored, 0), minor: u32_at(stored, 4) });
-        }
-        Some(((ino, name, at, hash), at + rec_len))
-    }
-
-    /// Do entries in use begin here, and reach the end of the area?
-    fn goes_on(&self, area: &[u8], at: usize, hashed: bool) -> bool {
-        let Some(((ino, name, ..), mut next)) = self.entry_at(area, at, hashed) else { return false };
-        if ino == 0 || ino > self.geometry.inodes() || name.is_empty() || name.contains(&0) {
-            return false;
-        }
-        while next < area.len() {
-            match self.entry_at(area, next, hashed) {
-                Some(((ino, ..), after)) if ino <= self.geometry.inodes() => next = after,
-                _ => return false,
-            }
-        }
-        true
-    }
-
-    /// The name of an entry whose length is damaged.
-    fn name_at<'a>(&self, area: &'a [u8], at: usize) -> Option<(u32, &'a [u8])> {
-        let rest = area.get(at..)?;
-        let header = rest.get(..HEADER_LEN)?;
-        let (ino, name_len) = (u32_at(header, 0), usize::from(header[6]));
-        let name = rest.get(HEADER_LEN..HEADER_LEN + name_len)?;
-        let is_live = self.notes.noted(Ino(ino)).is_some_and(|note| note.used && !note.hidden);
-        let is_name = !name.is_empty() && !name.contains(&0) && !name.contains(&b'/');
-        (is_live && is_name && self.notes.noted(Ino(ino))?.kind == header[7]).then_some((ino, name))
-    }
-
+impl Dir {
     /// Leaves out entries that lead nowhere, and changes names that cannot be.
-    fn judge(&mut self, dir: &mut Dir, drop: &HashSet<(u32, u32)>) {
-        let filetype = self.sb.features.has_incompat(Features::FILETYPE);
-        let encrypted = dir.inode.has_flag(flags::ENCRYPT);
-        let folds = dir.inode.has_flag(flags::CASEFOLD) && !encrypted;
-        let strict = folds && self.sb.encoding_flags & 1 != 0;
-        let first_ino = self.first_ino();
+    fn judge(&mut self, fs: &Fs<'_>, drop: &HashSet<(u32, u32)>) {
+        let filetype = fs.sb.features.has_incompat(Features::FILETYPE);
+        let encrypted = self.inode.has_flag(flags::ENCRYPT);
+        let folds = self.inode.has_flag(flags::CASEFOLD) && !encrypted;
+        let strict = folds && fs.sb.encoding_flags & 1 != 0;
+        let first_ino = fs.first_ino();
         let mut names: HashSet<Vec<u8>> = HashSet::new();
-        let mut kept = Vec::with_capacity(dir.entries.len());
-        for mut entry in std::mem::take(&mut dir.entries) {
-            let note = self.notes.noted(Ino(entry.ino)).unwrap_or_default();
+        let mut kept = Vec::with_capacity(self.entries.len());
+        for mut entry in std::mem::take(&mut self.entries) {
+            let note = fs.notes.noted(Ino(entry.ino)).unwrap_or_default();
             let is_root = entry.ino == Ino::ROOT.0;
             let leads = note.used && note.links != 0 && !note.hidden && entry.ino >= first_ino && !is_root;
             if !leads || drop.contains(&entry.at) || (encrypted && entry.name.len() < 16) {
@@ -396,43 +112,69 @@ impl Fs<'_, '_> {
             names.insert(folded(&entry.name));
             kept.push(entry);
         }
-        dir.entries = kept;
+        self.entries = kept;
     }
 
     /// Writes a directory. `None` if there is no space.
-    pub(crate) fn put_dir(&mut self, dir: &mut Dir) -> Option<()> {
-        let known = self.notes.parent(dir.ino);
+    pub(crate) fn put(&mut self, fs: &mut Fs<'_>) -> Option<()> {
+        let known = fs.notes.parent(self.ino);
         let dotdot_is_dir =
-            self.notes.noted(Ino(dir.parent)).is_some_and(|note| note.used && note.kind == DIRECTORY);
-        if dir.ino == Ino::ROOT {
-            dir.parent = Ino::ROOT.0;
+            fs.notes.noted(Ino(self.parent)).is_some_and(|note| note.used && note.kind == DIRECTORY);
+        if self.ino == Ino::ROOT {
+            self.parent = Ino::ROOT.0;
         } else if !dotdot_is_dir {
-            dir.parent = known.unwrap_or(Ino::ROOT).0;
+            self.parent = known.unwrap_or(Ino::ROOT).0;
         }
-        if dir.inline {
-            if self.put_inline(dir).is_some() {
+        if self.inline {
+            if inline::put(fs, self).is_some() {
                 return Some(());
             }
-            self.leave_inline(dir)?;
+            inline::leave(fs, self)?;
         }
-        let seed = inode_seed(self.sb.fs_seed(), dir.ino, dir.inode.generation);
-        let blocks = self.indexed_blocks(dir, seed);
-        let (mut blocks, has_index) = match blocks {
-            Some(blocks) => (blocks, true),
-            None => (self.linear_blocks(dir, seed), false),
-        };
+        let (blocks, has_index) = self.blocks(fs);
+        let places = self.places(fs, blocks.len())?;
+        let mut runs: Vec<Run> = Vec::new();
+        for (lblk, pblk) in (0..).zip(&places) {
+            runs::push(&mut runs, Run { lblk: Lblk(lblk), pblk: *pblk, len: 1, unwritten: false });
+        }
+        if runs != self.map.runs {
+            let inode = fs.inode(self.ino)?;
+            self.map.runs = runs;
+            self.map.put(fs, self.ino, &inode)?;
+        }
+        for (block, bytes) in places.iter().zip(&blocks) {
+            fs.write_block(*block, bytes).ok()?;
+        }
+        fs.put_size(self.ino, (blocks.len() as u64) << fs.geometry.block_size.log2());
+        fs.edit_inode(self.ino, |bytes| {
+            let flags = u32_at(bytes, 0x20) & !flags::INDEX;
+            put_u32(bytes, 0x20, if has_index { flags | flags::INDEX } else { flags });
+        })
+    }
+
+    /// The bytes of the directory's blocks, and whether they have an index.
+    fn blocks(&self, fs: &Fs<'_>) -> (Vec<Vec<u8>>, bool) {
+        let packer = Packer::new(fs, inode_seed(fs.sb.fs_seed(), self.ino, self.inode.generation));
+        if let Some(blocks) = packer.indexed(self) {
+            return (blocks, true);
+        }
+        let mut blocks = packer.linear(self);
         // Without an index, the directory keeps its blocks: lost+found has some in reserve.
-        let have: usize = dir.runs.iter().map(|run| run.len as usize).sum();
-        let size = (dir.inode.size >> self.geometry.block_size.log2()) as usize;
-        while !has_index && blocks.len() < have.min(size) {
-            blocks.push(self.pack(&[], seed));
+        let have = runs::blocks(&self.map.runs);
+        let size = self.inode.size >> fs.geometry.block_size.log2();
+        while (blocks.len() as u64) < have.min(size) {
+            blocks.push(packer.block(&[]));
         }
-        // The blocks that the directory has already come first.
-        let mut places: Vec<Pblk> = Vec::with_capacity(blocks.len());
-        let ratio = self.geometry.cluster_ratio();
-        'runs: for run in &dir.runs {
+        (blocks, false)
+    }
+
+    /// Where the directory's blocks go: those that it has already come first.
+    fn places(&self, fs: &mut Fs<'_>, count: usize) -> Option<Vec<Pblk>> {
+        let mut places: Vec<Pblk> = Vec::with_capacity(count);
+        let ratio = fs.geometry.cluster_ratio();
+        'runs: for run in &self.map.runs {
             for i in 0..run.len {
-                if places.len() == blocks.len() {
+                if places.len() == count {
                     break 'runs;
                 }
                 // With bigalloc, a block keeps its offset in the cluster.
@@ -442,263 +184,184 @@ impl Fs<'_, '_> {
                 }
             }
         }
-        while places.len() < blocks.len() {
+        while places.len() < count {
             let within = places.len() as u64 % ratio;
-            match places.last().filter(|_| within != 0) {
-                Some(last) => places.push(Pblk(last.0 + 1)),
-                None => {
-                    let goal = places.last().copied();
-                    places.push(self.new_block(goal)?);
-                }
+            match places.last().copied() {
+                Some(last) if within != 0 => places.push(Pblk(last.0 + 1)),
+                goal => places.push(fs.space.block(goal)?),
             }
         }
-        let mut runs: Vec<Run> = Vec::new();
-        for (lblk, pblk) in (0..).zip(&places) {
-            match runs.last_mut() {
-                Some(last) if last.pblk.0 + u64::from(last.len) == pblk.0 => last.len += 1,
-                _ => runs.push(Run { lblk: Lblk(lblk), pblk: *pblk, len: 1, unwritten: false }),
-            }
-        }
-        if runs != dir.runs {
-            let inode = self.inode(dir.ino)?;
-            self.put_map(dir.ino, &inode, &runs, &dir.nodes.clone())?;
-        }
-        for (block, bytes) in places.iter().zip(&blocks) {
-            self.write_block(*block, bytes).ok()?;
-        }
-        let size = (blocks.len() as u64) << self.geometry.block_size.log2();
-        self.put_size(dir.ino, size);
-        self.edit_inode(dir.ino, |bytes| {
-            let flags = u32_at(bytes, 0x20) & !flags::INDEX;
-            put_u32(bytes, 0x20, if has_index { flags | flags::INDEX } else { flags });
-        })?;
-        Some(())
-    }
-
-    /// The first block of an empty directory.
-    pub(crate) fn first_dir_block(&self, ino: Ino, parent: Ino) -> Vec<u8> {
-        let seed = self.seed(ino);
-        let dots = self.dots(ino, parent.0);
-        self.pack(&dots, seed)
-    }
-
-    fn dots(&self, ino: Ino, parent: u32) -> [Entry; 2] {
-        let kind = if self.sb.features.has_incompat(Features::FILETYPE) { DIRECTORY } else { 0 };
-        [Entry::new(ino, kind, b"."), Entry::new(Ino(parent), kind, b"..")]
-    }
-
-    fn usable_len(&self) -> usize {
-        self.block_len() - if self.has_csum() { TAIL_LEN } else { 0 }
-    }
-
-    /// One block with these entries, which fit.
-    fn pack(&self, entries: &[Entry], seed: u32) -> Vec<u8> {
-        let mut block = vec![0; self.block_len()];
-        let usable = self.usable_len();
-        self.pack_area(entries, &mut block[..usable]);
-        if self.has_csum() {
-            put_u16(&mut block, usable + 4, TAIL_LEN as u16);
-            block[usable + 7] = TAIL_TYPE;
-            dirent::seal_tail(&mut block, seed);
-        }
-        block
-    }
-
-    /// Fills an area with entries, which fit; the last one reaches to its end.
-    fn pack_area(&self, entries: &[Entry], area: &mut [u8]) {
-        area.fill(0);
-        let bs = self.geometry.block_size;
-        let mut at = 0;
-        if entries.is_empty() && area.len() >= 12 {
-            let rec_len = encode_rec_len(area.len() & !3, bs).unwrap_or(12);
-            put_u16(area, 4, rec_len);
-        }
-        for (i, entry) in entries.iter().enumerate() {
-            let len = entry_len(entry);
-            let rec_len = if i + 1 == entries.len() { area.len() - at } else { len };
-            put_u32(area, at, entry.ino);
-            put_u16(area, at + 4, encode_rec_len(rec_len, bs).unwrap_or(12));
-            area[at + 6] = entry.name.len() as u8;
-            area[at + 7] = entry.kind;
-            area[at + 8..at + 8 + entry.name.len()].copy_from_slice(&entry.name);
-            if let Some(hash) = entry.hash {
-                let from = at + min_rec_len(entry.name.len(), false);
-                put_u32(area, from, hash.hash);
-                put_u32(area, from + 4, hash.minor);
-            }
-            at += len;
-        }
-    }
-
-    /// Blocks without an index.
-    fn linear_blocks(&self, dir: &Dir, seed: u32) -> Vec<Vec<u8>> {
-        let usable = self.usable_len();
-        let mut blocks = Vec::new();
-        let mut open: Vec<Entry> = self.dots(dir.ino, dir.parent).to_vec();
-        let mut used: usize = open.iter().map(entry_len).sum();
-        for entry in &dir.entries {
-            let len = entry_len(entry);
-            if used + len > usable {
-                blocks.push(self.pack(&open, seed));
-                open.clear();
-                used = 0;
-            }
-            open.push(entry.clone());
-            used += len;
-        }
-        blocks.push(self.pack(&open, seed));
-        blocks
+        Some(places)
     }
 
     /// Can an index of the directory be made?
-    pub(crate) fn has_all_hashes(&self, dir: &Dir) -> bool {
-        self.indexed_blocks(dir, self.seed(dir.ino)).is_some()
-    }
-
-    /// Blocks with an index; `None` for a directory of one block, and where hashes cannot be computed.
-    fn indexed_blocks(&self, dir: &Dir, seed: u32) -> Option<Vec<Vec<u8>>> {
-        if !self.sb.features.has_compat(Features::DIR_INDEX) {
-            return None;
-        }
-        let usable = self.usable_len();
-        let needed: usize = 24 + dir.entries.iter().map(entry_len).sum::<usize>();
-        if needed <= usable {
-            return None;
-        }
-        let code = if dir.hashed { 6 } else { dir.hash_code };
-        let version = HashVersion::from_code(code, self.sb.unsigned_hash());
-        let version = version.filter(|version| (*version == HashVersion::SipHash) == dir.hashed);
-        let version = version.or_else(|| HashVersion::from_code(1, self.sb.unsigned_hash()))?;
-        let folds = dir.inode.has_flag(flags::CASEFOLD) && !dir.hashed;
-        let words = seed_words(&self.sb.hash_seed);
-        let mut sorted: Vec<(u32, u32, &Entry)> = Vec::with_capacity(dir.entries.len());
-        for entry in &dir.entries {
-            let hash = match entry.hash {
-                Some(hash) if dir.hashed => NameHash { hash: hash.hash & !1, ..hash },
-                _ if dir.hashed => return None,
-                _ if folds && !casefold::is_stable(&entry.name) => return None,
-                _ if folds => dirhash(version, &words, &casefold::fold(&entry.name))?,
-                _ => dirhash(version, &words, &entry.name)?,
-            };
-            sorted.push((hash.hash, hash.minor, entry));
-        }
-        sorted.sort_by_key(|(hash, minor, _)| (*hash, *minor));
-        let mut leaves: Vec<Vec<u8>> = Vec::new();
-        let mut first_hashes = Vec::new();
-        let mut open: Vec<Entry> = Vec::new();
-        let (mut used, mut last_hash) = (0, None);
-        for (hash, _, entry) in sorted {
-            let len = entry_len(entry);
-            if used + len > usable {
-                leaves.push(self.pack(&open, seed));
-                open.clear();
-                used = 0;
-            }
-            if open.is_empty() {
-                first_hashes.push(if last_hash == Some(hash) { hash | 1 } else { hash });
-            }
-            open.push(entry.clone());
-            used += len;
-            last_hash = Some(hash);
-        }
-        leaves.push(self.pack(&open, seed));
-        let format = DxFormat::new(self.geometry.block_size, &self.sb.features);
-        let plan = IndexPlan::new(leaves.len() as u64, &format).ok()?;
-        let filetype = self.sb.features.has_incompat(Features::FILETYPE);
-        let root = RootInfo { ino: dir.ino, parent: Ino(dir.parent), hash_code: version.code(), filetype };
-        let mut blocks: Vec<Vec<u8>> = Vec::with_capacity(plan.total_blocks() as usize);
-        for i in 0..plan.index_blocks() {
-            let mut block = vec![0; self.block_len()];
-            plan.encode_index_block(i, &first_hashes, &root, seed, &mut block);
-            blocks.push(block);
-        }
-        blocks.extend(leaves);
-        Some(blocks)
-    }
-
-    /// The two parts of an inline directory: i_block, and the value of system.data.
-    fn inline_parts(&self, ino: Ino, inode: &Inode) -> Option<([u8; 60], Vec<u8>)> {
-        let bytes = self.inode_bytes(ino)?;
-        let attrs = xattr::decode_ibody(bytes.get(inode.xattr_offset()..)?).ok()?;
-        let data = attrs.iter().find(|one| one.attr.index == xattr::INDEX_SYSTEM && one.attr.name == b"data");
-        let value = match data?.attr.value {
-            AttrValue::Bytes(value) => value.to_vec(),
-            AttrValue::Inode { .. } => return None,
-        };
-        Some((inode.block, value))
-    }
-
-    /// Writes an inline directory. `None` if the entries do not fit.
-    fn put_inline(&mut self, dir: &Dir) -> Option<()> {
-        let (mut head, mut tail) = self.inline_parts(dir.ino, &dir.inode)?;
-        put_u32(&mut head, 0, dir.parent);
-        if tail.len() < 12 {
-            tail.clear();
-        }
-        let mut count = 0;
-        let mut used = 0;
-        for entry in &dir.entries {
-            if used + entry_len(entry) > 56 {
-                break;
-            }
-            used += entry_len(entry);
-            count += 1;
-        }
-        let (first, second) = dir.entries.split_at(count);
-        if second.iter().map(entry_len).sum::<usize>() > tail.len() {
-            return None;
-        }
-        self.pack_area(first, &mut head[4..]);
-        self.pack_area(second, &mut tail);
-        let bytes = self.inode_bytes(dir.ino)?;
-        let at = dir.inode.xattr_offset();
-        let mut area = bytes.get(at..)?.to_vec();
-        let stored = bytes[at..].to_vec();
-        let attrs: Vec<Attr<'_>> = xattr::decode_ibody(&stored)
-            .ok()?
-            .into_iter()
-            .map(|one| match (one.attr.index, one.attr.name) {
-                (xattr::INDEX_SYSTEM, b"data") => Attr { value: AttrValue::Bytes(&tail), ..one.attr },
-                _ => one.attr,
-            })
-            .collect();
-        xattr::encode_ibody(&attrs, &mut area).ok()?;
-        self.edit_inode(dir.ino, |bytes| {
-            bytes[at..].copy_from_slice(&area);
-            bytes[0x28..0x28 + 60].copy_from_slice(&head);
-        })?;
-        self.put_size(dir.ino, 60 + tail.len() as u64);
-        Some(())
-    }
-
-    /// Turns an inline directory into one with blocks; [`put_dir`](Self::put_dir) fills it.
-    fn leave_inline(&mut self, dir: &mut Dir) -> Option<()> {
-        let bytes = self.inode_bytes(dir.ino)?;
-        let at = dir.inode.xattr_offset();
-        let mut area = bytes.get(at..)?.to_vec();
-        let attrs: Vec<Attr<'_>> = xattr::decode_ibody(&bytes[at..])
-            .ok()?
-            .into_iter()
-            .map(|one| one.attr)
-            .filter(|attr| (attr.index, attr.name) != (xattr::INDEX_SYSTEM, b"data"))
-            .collect();
-        xattr::encode_ibody(&attrs, &mut area).ok()?;
-        let with_extents = self.sb.features.has_incompat(Features::EXTENTS);
-        self.edit_inode(dir.ino, |bytes| {
-            bytes[at..].copy_from_slice(&area);
-            bytes[0x28..0x28 + 60].fill(0);
-            let flags = u32_at(bytes, 0x20) & !flags::INLINE_DATA;
-            put_u32(bytes, 0x20, if with_extents { flags | flags::EXTENTS } else { flags });
-        })?;
-        dir.inode = self.inode(dir.ino)?;
-        (dir.inline, dir.runs, dir.nodes) = (false, Vec::new(), Vec::new());
-        Some(())
+    pub(crate) fn has_all_hashes(&self, fs: &Fs<'_>) -> bool {
+        Packer::new(fs, fs.seed(self.ino)).indexed(self).is_some()
     }
 }
 
-/// Inode number, name, offset and stored hash.
-type RawEntry<'a> = (u32, &'a [u8], usize, Option<NameHash>);
+/// Makes an inode an empty directory.
+pub(crate) fn make(fs: &mut Fs<'_>, ino: Ino, parent: Ino, permissions: u16) -> Option<()> {
+    let block = fs.space.block(None)?;
+    let with_extents = fs.sb.features.has_incompat(Features::EXTENTS);
+    let bs = fs.geometry.block_size.bytes();
+    let units = (bs << fs.geometry.cluster_log) / 512;
+    let map = if with_extents {
+        let found = extent::Extent { lblk: 0, len: 1, start: block.0, unwritten: false };
+        extent::encode_tree(&[found], fs.geometry.block_size, &[], None).0
+    } else {
+        let mut map = [0; 60];
+        put_u32(&mut map, 0, u32::try_from(block.0).ok()?);
+        map
+    };
+    fs.empty_file(ino, if with_extents { flags::EXTENTS } else { 0 })?;
+    fs.edit_inode(ino, |bytes| {
+        put_u16(bytes, 0, 0x4000 | permissions);
+        put_u32(bytes, 4, bs as u32);
+        put_u16(bytes, 0x1A, 2);
+        put_u32(bytes, 0x1C, units as u32);
+        bytes[0x28..0x28 + 60].copy_from_slice(&map);
+    })?;
+    let bytes = first_block(fs, ino, parent);
+    fs.write_block(block, &bytes).ok()
+}
 
-fn entry_len(entry: &Entry) -> usize {
-    min_rec_len(entry.name.len(), entry.hash.is_some())
+/// The first block of an empty directory.
+pub(crate) fn first_block(fs: &Fs<'_>, ino: Ino, parent: Ino) -> Vec<u8> {
+    let packer = Packer::new(fs, fs.seed(ino));
+    packer.block(&packer.dots(ino, parent.0))
+}
+
+/// Seals the blocks of one directory after a change in place.
+pub(crate) struct Sealer {
+    format: DxFormat,
+    seed: u32,
+    has_csum: bool,
+    indexed: bool,
+}
+
+impl Sealer {
+    pub(crate) fn new(fs: &Fs<'_>, ino: Ino, inode: &Inode) -> Self {
+        Self {
+            format: DxFormat::new(fs.geometry.block_size, &fs.sb.features),
+            seed: inode_seed(fs.sb.fs_seed(), ino, inode.generation),
+            has_csum: fs.has_csum(),
+            indexed: inode.has_flag(flags::INDEX),
+        }
+    }
+
+    /// Stores the checksum of a block.
+    pub(crate) fn seal(&self, bytes: &mut [u8], is_first: bool) {
+        if !self.has_csum {
+            return;
+        }
+        if is_first && self.indexed && self.format.kind_of(bytes).is_some() {
+            // An index root whose fields are damaged is rebuilt in a later round.
+            if self.format.decode_root(bytes).is_ok() {
+                self.format.seal(bytes, self.seed);
+            }
+        } else if dirent::tail_checksum(bytes).is_some() {
+            dirent::seal_tail(bytes, self.seed);
+        }
+    }
+}
+
+/// Findings that an edit of the one entry repairs.
+const IN_PLACE: &[&str] = &["DI011", "DI012", "DI013", "DI014", "DI015", "DI018", "DI019", "DI020"];
+
+/// Repairs the blocks and entries of directories.
+pub(crate) struct Dirs<'r, 's> {
+    pub(crate) fs: &'r mut Fs<'s>,
+    pub(crate) plan: &'r mut Plan,
+}
+
+impl Dirs<'_, '_> {
+    /// Repairs findings about blocks and entries of directories.
+    pub(crate) fn mend(&mut self, findings: &[&Finding]) -> Result<(), DeviceFault> {
+        let mut dirs: BTreeMap<Ino, Vec<&Finding>> = BTreeMap::new();
+        for finding in findings {
+            if let Some(ino) = finding.place.ino {
+                dirs.entry(ino).or_default().push(finding);
+            }
+        }
+        for (ino, findings) in dirs {
+            let Some(inode) = self.fs.inode(ino) else { continue };
+            let simple = !self.fs.is_inline(&inode)
+                && findings
+                    .iter()
+                    .all(|finding| IN_PLACE.contains(&finding.rule.code) || finding.rule.code == "DI008");
+            match simple {
+                true => self.edit_entries(ino, &inode, &findings)?,
+                false => self.mend_dir(ino, &findings),
+            }
+        }
+        Ok(())
+    }
+
+    /// Repairs single entries in place.
+    fn edit_entries(&mut self, ino: Ino, inode: &Inode, findings: &[&Finding]) -> Result<(), DeviceFault> {
+        let mut blocks: BTreeMap<Pblk, Vec<&Finding>> = BTreeMap::new();
+        for finding in findings {
+            if let Some(block) = finding.place.block {
+                blocks.entry(block).or_default().push(finding);
+            }
+        }
+        let sealer = Sealer::new(self.fs, ino, inode);
+        for (block, findings) in blocks {
+            let mut bytes = self.fs.read_block(block)?;
+            for finding in &findings {
+                let Some(at) = finding.place.offset.map(|at| at as usize) else { continue };
+                if at + HEADER_LEN > bytes.len() {
+                    continue;
+                }
+                let target = Ino(u32_at(&bytes, at));
+                match finding.rule.code {
+                    "DI013" | "DI014" => {
+                        let kind = self.fs.notes.noted(target).map_or(0, |note| note.kind);
+                        let name_len = usize::from(bytes[at + 6]);
+                        let is_dots = matches!(bytes.get(at + 8..at + 8 + name_len), Some(b"." | b".."));
+                        bytes[at + 7] = if is_dots { DIRECTORY } else { kind };
+                    }
+                    "DI015" => bytes[at + 7] = 0,
+                    "DI008" => {}
+                    _ => put_u32(&mut bytes, at, 0),
+                }
+            }
+            sealer.seal(&mut bytes, findings[0].place.lblk == Some(Lblk(0)));
+            self.fs.write_block(block, &bytes)?;
+            for finding in findings {
+                let remedy = match finding.rule.code {
+                    "DI008" => "Store the right checksum: the block's entries make sense.",
+                    _ => finding.rule.repair,
+                };
+                self.plan.fixed(finding, remedy);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a directory anew from what makes sense in it.
+    fn mend_dir(&mut self, ino: Ino, findings: &[&Finding]) {
+        let Some(mut dir) = Dir::gather(self.fs, ino) else { return };
+        let drop: HashSet<(u32, u32)> = findings
+            .iter()
+            .filter(|finding| ["DI018", "DI019", "DI020"].contains(&finding.rule.code))
+            .filter_map(|finding| Some((finding.place.lblk.map_or(0, |lblk| lblk.0), finding.place.offset?)))
+            .collect();
+        dir.judge(self.fs, &drop);
+        if dir.put(self.fs).is_none() {
+            return;
+        }
+        let lost = dir.lost;
+        let mut loss = (lost > 0).then(|| {
+            format!("the names in {lost} damaged places of directory {ino}; their files go to lost+found")
+        });
+        for finding in findings {
+            let remedy = match finding.rule.code {
+                code if IN_PLACE.contains(&code) => finding.rule.repair,
+                _ => "Write the directory anew from its sound entries.",
+            };
+            self.plan.fixed_with(finding, remedy, loss.take());
+        }
+    }
 }

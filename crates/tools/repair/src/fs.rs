@@ -1,81 +1,58 @@
 //! The file system of one round: the survey's notes, and edits of raw structures in the overlay.
 //!
-//! Owns: reading and sealing single structures; recording fixes. Does **not** own: which remedy a rule has.
+//! Owns: the superblock with the changes of the round; reading, changing and sealing single structures. Does
+//! **not** own: which blocks are free (see [`space`](crate::space)), which remedy a rule has (the modules of
+//! the remedies), the list of fixes (see [`Plan`](crate::Plan)).
+//!
+//! Invariants
+//! 1. The notes are those of the survey before the round: what the round changes is not in them.
+//! 2. Every write of an inode, a descriptor or the superblock is sealed.
 
-use std::borrow::Cow;
-use std::collections::HashSet;
-
-use extant_base::le::u32_at;
+use extant_base::le::{put_u16, put_u32, u32_at};
 use extant_base::{Group, Ino, Pblk};
-use extant_check::survey::{Notes, Walked};
-use extant_check::{Finding, FindingPlace, Rule};
+use extant_check::survey::{Noted, Notes, Walked};
 use extant_device::{Device, DeviceFault};
 use extant_ondisk::group_desc::{ChecksumRule, GroupDesc, INODE_UNINIT};
 use extant_ondisk::inode::{self, Inode, flags};
 use extant_ondisk::{Features, Geometry, Superblock, superblock};
 
 use crate::overlay::Overlay;
-use crate::plan::{Fix, Plan};
 use crate::space::Space;
 
 /// The file system of one round.
-pub(crate) struct Fs<'s, 'd> {
-    pub(crate) overlay: &'d Overlay,
-    pub(crate) notes: Notes<'s, 'd>,
+pub(crate) struct Fs<'s> {
+    pub(crate) overlay: &'s Overlay,
+    pub(crate) notes: Notes<'s, 's>,
     /// The superblock with this round's changes.
     pub(crate) sb: Superblock,
     pub(crate) geometry: Geometry,
-    pub(crate) plan: &'s mut Plan,
-    pub(crate) space: Space,
-    /// Inodes that this round has freed or made anew: further findings about them are outdated.
-    pub(crate) done: HashSet<u32>,
+    pub(crate) space: Space<'s>,
     /// Seconds since 1970.
     pub(crate) now: u32,
 }
 
-impl<'s, 'd> Fs<'s, 'd> {
-    pub(crate) fn new(overlay: &'d Overlay, notes: Notes<'s, 'd>, plan: &'s mut Plan, now: u32) -> Self {
+impl<'s> Fs<'s> {
+    pub(crate) fn new(overlay: &'s Overlay, notes: Notes<'s, 's>, now: u32) -> Self {
         let (sb, geometry) = (notes.superblock().clone(), notes.geometry().clone());
-        let (space, done) = (Space::default(), HashSet::new());
-        Self { overlay, notes, sb, geometry, plan, space, done, now }
+        let space = Space::new(notes, overlay.size_bytes());
+        Self { overlay, notes, sb, geometry, space, now }
+    }
+
+    /// The inodes that the survey has read, with its notes.
+    pub(crate) fn noted(&self) -> impl Iterator<Item = (Ino, Noted)> {
+        (0..self.geometry.groups).map(Group).flat_map(|group| {
+            let before = group.0 * self.geometry.inodes_per_group;
+            self.notes.group(group).zip(1..).map(move |(note, index)| (Ino(before + index), note))
+        })
+    }
+
+    /// The number of a block's cluster.
+    pub(crate) fn cluster(&self, block: Pblk) -> u64 {
+        block.0.saturating_sub(self.geometry.first_data_block.into()) / self.geometry.cluster_ratio()
     }
 
     pub(crate) fn has_csum(&self) -> bool {
         self.sb.features.metadata_csum()
-    }
-
-    /// Records that a finding is repaired.
-    pub(crate) fn fixed(&mut self, finding: &Finding, remedy: impl Into<Cow<'static, str>>) {
-        self.fixed_with(finding, remedy, None);
-    }
-
-    /// Records that a finding is repaired, and what becomes unreachable.
-    pub(crate) fn fixed_with(
-        &mut self,
-        finding: &Finding,
-        remedy: impl Into<Cow<'static, str>>,
-        loss: Option<String>,
-    ) {
-        let has_loss = loss.is_some();
-        self.plan.add_with(finding.rule, has_loss, || Fix {
-            rule: finding.rule,
-            place: finding.place.clone(),
-            finding: finding.says.clone(),
-            remedy: remedy.into(),
-            loss,
-        });
-    }
-
-    /// Records a fix that no finding asked for by itself.
-    pub(crate) fn also(
-        &mut self,
-        rule: &'static Rule,
-        place: FindingPlace,
-        finding: impl Into<String>,
-        remedy: impl Into<Cow<'static, str>>,
-        loss: Option<String>,
-    ) {
-        self.plan.add(Fix { rule, place, finding: finding.into(), remedy: remedy.into(), loss });
     }
 
     pub(crate) fn block_len(&self) -> usize {
@@ -137,9 +114,40 @@ impl<'s, 'd> Fs<'s, 'd> {
         }
     }
 
+    /// Sets and clears flags of an inode.
+    pub(crate) fn set_flags(&self, ino: Ino, set: u32, clear: u32) {
+        let _ = self.edit_inode(ino, |bytes| {
+            let flags = u32_at(bytes, 0x20);
+            put_u32(bytes, 0x20, (flags | set) & !clear);
+        });
+    }
+
+    pub(crate) fn put_size(&self, ino: Ino, size: u64) {
+        let _ = self.edit_inode(ino, |bytes| {
+            put_u32(bytes, 4, size as u32);
+            put_u32(bytes, 0x6C, (size >> 32) as u32);
+        });
+    }
+
+    /// Makes an empty regular file of root in an inode that was free.
+    pub(crate) fn empty_file(&self, ino: Ino, flags: u32) -> Option<()> {
+        let room = self.geometry.inode_size.saturating_sub(128).min(32) as u16;
+        self.edit_inode(ino, |bytes| {
+            bytes.fill(0);
+            put_u16(bytes, 0, 0x8000 | 0o600);
+            for at in [8, 0xC, 0x10] {
+                put_u32(bytes, at, self.now);
+            }
+            put_u16(bytes, 0x1A, 1);
+            put_u32(bytes, 0x20, flags);
+            if bytes.len() > 128 {
+                put_u16(bytes, 0x80, room);
+            }
+        })
+    }
+
     /// Frees an inode: all its bytes become zero. Bitmaps and counts follow in a later round.
-    pub(crate) fn free_inode(&mut self, ino: Ino) {
-        self.done.insert(ino.0);
+    pub(crate) fn free_inode(&self, ino: Ino) {
         let _ = self.edit_inode(ino, |bytes| bytes.fill(0));
     }
 
@@ -179,26 +187,22 @@ impl<'s, 'd> Fs<'s, 'd> {
         inode.has_flag(flags::INLINE_DATA) && self.sb.features.has_incompat(Features::INLINE_DATA)
     }
 
+    /// Does the first block of a regular file look as it should?
+    pub(crate) fn begins_with(&self, ino: Ino, test: &dyn Fn(&[u8]) -> bool) -> bool {
+        let inode = self.inode(ino).filter(|inode| inode.mode & 0xF000 == 0x8000 && inode.links != 0);
+        let first = inode.and_then(|inode| self.walk(ino, &inode).runs.first().copied());
+        first.is_some_and(|run| run.lblk.0 == 0 && self.read_block(run.pblk).is_ok_and(|bytes| test(&bytes)))
+    }
+
     /// Walks the map of an inode as far as it is valid.
     pub(crate) fn walk(&self, ino: Ino, inode: &Inode) -> Walked {
         let seed = inode::inode_seed(self.sb.fs_seed(), ino, inode.generation);
         self.notes.walk(ino, inode.block, inode.has_flag(flags::EXTENTS), seed)
     }
 
-    /// The end of what can hold blocks: of the file system and of the device.
-    pub(crate) fn end(&self) -> u64 {
-        self.geometry.blocks.min(self.overlay.size_bytes() >> self.geometry.block_size.log2())
-    }
-
-    /// A new block; with bigalloc the first of a new cluster.
-    pub(crate) fn new_block(&mut self, goal: Option<Pblk>) -> Option<Pblk> {
-        let end = self.end();
-        self.space.block(self.notes, end, goal)
-    }
-
     /// A free inode, in the part of its table that the descriptor declares used.
     pub(crate) fn new_inode(&mut self) -> Option<Ino> {
-        let ino = self.space.inode(self.notes)?;
+        let ino = self.space.inode()?;
         let (group, index) = self.geometry.inode_place(ino)?;
         if self.notes.noted(ino).is_none() {
             let mut desc = self.stored_desc(group)?;
@@ -214,34 +218,6 @@ impl<'s, 'd> Fs<'s, 'd> {
             }
         }
         Some(ino)
-    }
-
-    /// A new block for a bitmap of a group: without flex_bg, inside the group. While a group cannot be read,
-    /// its files' blocks seem free; a block of zeros is taken then, and what it holds is not changed.
-    pub(crate) fn new_bitmap(&mut self, group: Group) -> Option<Pblk> {
-        const TRIES: u32 = 4096;
-        let end = self.end();
-        let all_read = (0..self.geometry.groups).all(|group| self.notes.is_usable(Group(group)));
-        for _ in 0..TRIES {
-            let block = match self.sb.features.has_incompat(Features::FLEX_BG) {
-                true => self.new_block(None),
-                false => self.space.in_group(self.notes, group, end),
-            }?;
-            if all_read || self.read_block(block).is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 0)) {
-                return Some(block);
-            }
-        }
-        None
-    }
-
-    /// Is there a regular file of 2 GiB or more?
-    pub(crate) fn has_large_file(&self) -> bool {
-        (0..self.geometry.groups).map(Group).any(|group| {
-            self.notes.group(group).zip(1..).any(|(note, index)| {
-                let ino = Ino(group.0 * self.geometry.inodes_per_group + index);
-                note.used && note.kind == 1 && self.inode(ino).is_some_and(|inode| inode.size > 0x7FFF_FFFF)
-            })
-        })
     }
 
     /// The first inode that files may use.

@@ -2,7 +2,7 @@
 //!
 //! An inode keeps its content where its fields can be made to make sense; else it is freed, which is a loss.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use extant_base::le::{put_u16, put_u32, u16_at, u32_at};
 use extant_base::{Ino, Lblk, Pblk};
@@ -13,7 +13,13 @@ use extant_ondisk::inode::{Inode, flags};
 use extant_ondisk::xattr::{self, Attr, AttrValue};
 use extant_ondisk::{Features, dirent, extent};
 
+use crate::attrs::Attributes;
+use crate::dirs;
 use crate::fs::Fs;
+use crate::journal::Journal;
+use crate::maps::{self, Map};
+use crate::plan::Plan;
+use crate::runs;
 
 /// Files with extents have blocks below this one.
 const LBLK_MAX: u64 = u32::MAX as u64;
@@ -23,112 +29,115 @@ const DTIME_AT: usize = 0x14;
 const BLOCK_AT: usize = 0x28;
 const EXTRA_AT: usize = 0x80;
 
-impl Fs<'_, '_> {
+/// Repairs inodes, their maps and their attributes.
+pub(crate) struct Inodes<'r, 's> {
+    fs: &'r mut Fs<'s>,
+    plan: &'r mut Plan,
+    /// Inodes that are freed or made anew: further findings about them are outdated.
+    done: HashSet<Ino>,
+}
+
+impl<'r, 's> Inodes<'r, 's> {
+    pub(crate) fn new(fs: &'r mut Fs<'s>, plan: &'r mut Plan) -> Self {
+        Self { fs, plan, done: HashSet::new() }
+    }
+
     /// Repairs findings about inodes, their maps and their attributes.
-    pub(crate) fn mend_inodes(&mut self, findings: &[&Finding]) -> Result<(), DeviceFault> {
-        self.mend_journal_map(findings);
+    pub(crate) fn mend(mut self, findings: &[&Finding]) -> Result<(), DeviceFault> {
+        let mut journal = Journal { fs: self.fs, plan: self.plan };
+        self.done.extend(journal.mend_map(findings));
         let mut maps: BTreeMap<Ino, Vec<&Finding>> = BTreeMap::new();
         for finding in findings {
             let code = finding.rule.code;
-            match (code, finding.place.ino) {
-                (_, Some(ino)) if self.done.contains(&ino.0) => {}
-                (_, Some(ino)) if code.starts_with("EX") => maps.entry(ino).or_default().push(finding),
-                (_, Some(ino)) if code.starts_with("IN") => self.mend_inode(ino, finding),
+            match finding.place.ino.filter(|ino| !self.done.contains(ino)) {
+                Some(ino) if code.starts_with("EX") => maps.entry(ino).or_default().push(finding),
+                Some(ino) if code.starts_with("IN") => self.mend_inode(ino, finding),
                 _ => {}
             }
         }
-        let attributes: Vec<&Finding> =
-            findings.iter().copied().filter(|finding| finding.rule.code.starts_with("XA")).collect();
-        self.mend_attributes(&attributes)?;
-        for (ino, findings) in maps {
-            if !self.done.contains(&ino.0) {
-                self.mend_map(ino, &findings)?;
-            }
+        let is_done = |ino: &Ino| self.done.contains(ino);
+        let of_attributes = findings.iter().copied().filter(|finding| {
+            finding.rule.code.starts_with("XA") && !finding.place.ino.as_ref().is_some_and(is_done)
+        });
+        let of_attributes: Vec<&Finding> = of_attributes.collect();
+        Attributes { fs: self.fs, plan: self.plan }.mend(&of_attributes)?;
+        for (ino, findings) in maps.into_iter().filter(|(ino, _)| !self.done.contains(ino)) {
+            maps::mend(self.fs, self.plan, ino, &findings);
         }
         Ok(())
     }
 
-    pub(crate) fn set_flags(&self, ino: Ino, set: u32, clear: u32) {
-        let _ = self.edit_inode(ino, |bytes| {
-            let flags = u32_at(bytes, FLAGS_AT);
-            put_u32(bytes, FLAGS_AT, (flags | set) & !clear);
-        });
+    fn free(&mut self, ino: Ino) {
+        self.done.insert(ino);
+        self.fs.free_inode(ino);
     }
 
     /// Frees an inode, and records what is lost with it.
-    pub(crate) fn give_up(&mut self, ino: Ino, finding: &Finding) {
-        let loss = self.inode(ino).filter(|inode| inode.links != 0 || inode.size != 0);
+    fn give_up(&mut self, ino: Ino, finding: &Finding) {
+        let loss = self.fs.inode(ino).filter(|inode| inode.links != 0 || inode.size != 0);
         let loss = loss.map(|inode| format!("inode {ino}, {} bytes", inode.size));
-        self.free_inode(ino);
-        self.fixed_with(finding, "Clear the inode.", loss);
+        self.free(ino);
+        self.plan.fixed_with(finding, "Clear the inode.", loss);
     }
 
     fn mend_inode(&mut self, ino: Ino, finding: &Finding) {
-        let Some(inode) = self.inode(ino) else { return };
+        let Some(inode) = self.fs.inode(ino) else { return };
         let code = finding.rule.code;
-        let first_ino = self.first_ino();
+        let first_ino = self.fs.first_ino();
         let expected = finding.expected;
-        let now = self.now;
-        let put32 = |fs: &Self, at: usize, value: u32| {
+        let now = self.fs.now;
+        let put32 = |fs: &Fs<'_>, at: usize, value: u32| {
             let _ = fs.edit_inode(ino, |bytes| put_u32(bytes, at, value));
         };
         let mut remedy: std::borrow::Cow<'static, str> = finding.rule.repair.into();
         match code {
             "IN001" => {
-                let _ = self.edit_inode(ino, |_| ());
+                let _ = self.fs.edit_inode(ino, |_| ());
                 remedy = "Store the right checksum.".into();
             }
             "IN002" => match self.guess_type(ino, &inode) {
                 Some(mode) => {
-                    let _ = self.edit_inode(ino, |bytes| put_u16(bytes, 0, mode));
+                    let _ = self.fs.edit_inode(ino, |bytes| put_u16(bytes, 0, mode));
                     remedy = "Set the type that the map suggests.".into();
                 }
                 None => return self.give_up(ino, finding),
             },
-            "IN003" if inode.links == 0 => put32(self, DTIME_AT, now),
-            "IN003" => put32(self, DTIME_AT, 0),
+            "IN003" if inode.links == 0 => put32(self.fs, DTIME_AT, now),
+            "IN003" => put32(self.fs, DTIME_AT, 0),
             "IN004" => {
-                let marked = self.notes.noted(ino).is_some_and(|note| note.marked);
-                let has_content = inode.size != 0 || inode.blocks != 0 || self.is_named(ino);
+                let marked = self.fs.notes.noted(ino).is_some_and(|note| note.marked);
+                let has_content = inode.size != 0 || inode.blocks != 0 || self.fs.notes.names(ino) > 0;
                 if marked && has_content && ino.0 >= first_ino {
                     let links = if inode.mode & 0xF000 == 0x4000 { 2 } else { 1 };
-                    let _ = self.edit_inode(ino, |bytes| put_u16(bytes, LINKS_AT, links));
+                    let _ = self.fs.edit_inode(ino, |bytes| put_u16(bytes, LINKS_AT, links));
                     remedy = "Set the link count: nothing says that the file was to be deleted.".into();
                 } else if marked {
-                    self.free_inode(ino);
+                    self.free(ino);
                     remedy = "Free the inode: it has neither a name nor content.".into();
                 } else {
-                    put32(self, DTIME_AT, now);
+                    put32(self.fs, DTIME_AT, now);
                 }
             }
             "IN005" if self.drop_blocks_behind_end(ino, &inode) => {
-                self.done.insert(ino.0);
+                self.done.insert(ino);
                 remedy = "Drop the blocks behind the end of the file: size and i_blocks exclude them.".into();
             }
             "IN005" => {
                 let blocks = expected.unwrap_or(0);
-                let _ = self.edit_inode(ino, |bytes| {
+                let _ = self.fs.edit_inode(ino, |bytes| {
                     put_u32(bytes, 0x1C, blocks as u32);
                     put_u16(bytes, 0x74, (blocks >> 32) as u16);
                 });
             }
-            "IN006" if expected.is_some_and(|size| size > LBLK_MAX << self.geometry.block_size.log2()) => {
+            "IN006" if expected.is_some_and(|size| size > LBLK_MAX << self.fs.geometry.block_size.log2()) => {
                 // A file cannot reach its last possible block.
-                let read = self.read_map(ino, &inode);
-                let runs: Vec<Run> = read
-                    .runs
-                    .iter()
-                    .filter(|run| u64::from(run.lblk.0) < LBLK_MAX)
-                    .map(|run| Run {
-                        len: u64::from(run.len).min(LBLK_MAX - u64::from(run.lblk.0)) as u32,
-                        ..*run
-                    })
-                    .collect();
-                if self.put_map(ino, &inode, &runs, &read.nodes).is_none() {
+                let mut map = Map::read(self.fs, ino, &inode);
+                map.runs = runs::before(&map.runs, LBLK_MAX);
+                if map.put(self.fs, ino, &inode).is_none() {
                     return;
                 }
                 let loss = Some(format!("inode {ino}: its block {LBLK_MAX}"));
-                return self.fixed_with(finding, "Drop the block that no file can have.", loss);
+                return self.plan.fixed_with(finding, "Drop the block that no file can have.", loss);
             }
             "IN006" if self.move_last_run(ino, &inode) => {
                 remedy =
@@ -136,43 +145,43 @@ impl Fs<'_, '_> {
             }
             "IN006" => {
                 let size = expected.unwrap_or(0);
-                self.put_size(ino, size);
+                self.fs.put_size(ino, size);
                 if size > inode.size {
                     let more = size - inode.size;
                     remedy =
                         format!("The file becomes {more} bytes longer: up to its last written block.").into();
                 }
             }
-            "IN007" => self.put_size(ino, expected.unwrap_or(0)),
+            "IN007" => self.fs.put_size(ino, expected.unwrap_or(0)),
             "IN008" => {
                 if inode.block.starts_with(&extent::MAGIC.to_le_bytes()) {
-                    let set = self.put_superblock(|sb| sb.features.incompat |= Features::EXTENTS);
+                    let set = self.fs.put_superblock(|sb| sb.features.incompat |= Features::EXTENTS);
                     if set.is_err() {
                         return;
                     }
                     remedy = "Set the feature: the inode has an extent tree.".into();
                 } else {
-                    self.set_flags(ino, 0, flags::EXTENTS);
+                    self.fs.set_flags(ino, 0, flags::EXTENTS);
                 }
             }
             "IN009" => {
                 let clear = self.misplaced_flags(ino, &inode);
-                self.set_flags(ino, 0, clear);
+                self.fs.set_flags(ino, 0, clear);
             }
             "IN010" => {
                 let extra = self.guess_extra(ino);
-                let _ = self.edit_inode(ino, |bytes| put_u16(bytes, EXTRA_AT, extra));
+                let _ = self.fs.edit_inode(ino, |bytes| put_u16(bytes, EXTRA_AT, extra));
                 remedy = format!("Store {extra}.").into();
             }
-            "IN011" => put32(self, 0x70, 0),
-            "IN012" => self.put_size(ino, 0),
+            "IN011" => put32(self.fs, 0x70, 0),
+            "IN012" => self.fs.put_size(ino, 0),
             "IN013" => {
                 if inode.has_flag(flags::EXTENTS) && inode.block.starts_with(&extent::MAGIC.to_le_bytes()) {
                     let mode = self.guess_type(ino, &inode).unwrap_or(0x8000 | inode.mode & 0xFFF);
-                    let _ = self.edit_inode(ino, |bytes| put_u16(bytes, 0, mode));
+                    let _ = self.fs.edit_inode(ino, |bytes| put_u16(bytes, 0, mode));
                     remedy = "Set the type that the map suggests.".into();
                 } else {
-                    let _ = self.edit_inode(ino, |bytes| {
+                    let _ = self.fs.edit_inode(ino, |bytes| {
                         bytes[BLOCK_AT + 8..BLOCK_AT + 60].fill(0);
                         let clear = flags::EXTENTS | flags::INDEX | flags::IMMUTABLE | flags::APPEND;
                         let kept = u32_at(bytes, FLAGS_AT) & !clear;
@@ -189,7 +198,7 @@ impl Fs<'_, '_> {
                 let text = self.mend_reserved(ino, &inode);
                 let is_lost = text.starts_with("Clear the inode") && inode.size != 0 && inode.blocks != 0;
                 let loss = is_lost.then(|| format!("inode {ino}, {} bytes", inode.size));
-                return self.fixed_with(finding, text, loss);
+                return self.plan.fixed_with(finding, text, loss);
             }
             "IN016" => match self.mend_root(ino, &inode) {
                 Some(text) => remedy = text.into(),
@@ -198,35 +207,35 @@ impl Fs<'_, '_> {
             "IN017" => match self.mend_inline(ino, &inode, finding) {
                 Some(text) if text.starts_with("Add") && inode.size > 60 => {
                     let loss = Some(format!("inode {ino}: its bytes from 60 to {}", inode.size));
-                    return self.fixed_with(finding, text, loss);
+                    return self.plan.fixed_with(finding, text, loss);
                 }
                 Some(text) => remedy = text.into(),
                 None => return self.give_up(ino, finding),
             },
-            "IN018" => self.set_flags(ino, 0, flags::IMMUTABLE | flags::APPEND),
+            "IN018" => self.fs.set_flags(ino, 0, flags::IMMUTABLE | flags::APPEND),
             "IN019" => return self.mend_empty_dir(ino, finding),
             "IN021" => {
-                let _ = self.edit_inode(ino, |bytes| {
+                let _ = self.fs.edit_inode(ino, |bytes| {
                     put_u16(bytes, 0, 0x8000 | 0o600);
                     put_u16(bytes, LINKS_AT, 1);
                 });
                 if expected.is_none() && finding.says.contains("its blocks end at") {
-                    let walked = self.walk(ino, &inode);
+                    let walked = self.fs.walk(ino, &inode);
                     let end = walked.runs.last().map_or(0, |run| u64::from(run.lblk.0) + u64::from(run.len));
-                    self.put_size(ino, end << self.geometry.block_size.log2());
+                    self.fs.put_size(ino, end << self.fs.geometry.block_size.log2());
                 }
                 remedy = "Make it a regular file with one link, as long as its blocks.".into();
             }
             "IN022" => {
-                let _ = self.edit_inode(ino, |bytes| put_u16(bytes, 0x76, 0));
+                let _ = self.fs.edit_inode(ino, |bytes| put_u16(bytes, 0x76, 0));
             }
             "IN023" => {
-                let _ = self.edit_inode(ino, clear_nanoseconds);
+                let _ = self.fs.edit_inode(ino, clear_nanoseconds);
             }
             "IN024" => {
                 let bits = self.misplaced_flags(ino, &inode);
-                let room = self.geometry.inode_size.saturating_sub(128) as u16;
-                let _ = self.edit_inode(ino, |bytes| {
+                let room = self.fs.geometry.inode_size.saturating_sub(128) as u16;
+                let _ = self.fs.edit_inode(ino, |bytes| {
                     put_u32(bytes, 0x70, 0);
                     let kept = u32_at(bytes, FLAGS_AT) & !bits;
                     put_u32(bytes, FLAGS_AT, kept);
@@ -238,10 +247,10 @@ impl Fs<'_, '_> {
                     }
                 });
                 if ino == Ino::RESIZE && inode.links == 0 {
-                    let _ = self.edit_inode(ino, |bytes| put_u16(bytes, LINKS_AT, 1));
+                    let _ = self.fs.edit_inode(ino, |bytes| put_u16(bytes, LINKS_AT, 1));
                 }
                 if finding.says.contains("attribute block") {
-                    let _ = self.edit_inode(ino, |bytes| {
+                    let _ = self.fs.edit_inode(ino, |bytes| {
                         put_u32(bytes, 0x68, 0);
                         put_u16(bytes, 0x76, 0);
                     });
@@ -249,75 +258,59 @@ impl Fs<'_, '_> {
             }
             _ => return,
         }
-        self.fixed(finding, remedy);
-    }
-
-    /// Does a directory that the survey could read name this inode? Known only by the count of names.
-    fn is_named(&self, ino: Ino) -> bool {
-        self.notes.names(ino) > 0
-    }
-
-    pub(crate) fn put_size(&self, ino: Ino, size: u64) {
-        let _ = self.edit_inode(ino, |bytes| {
-            put_u32(bytes, 4, size as u32);
-            put_u32(bytes, 0x6C, (size >> 32) as u32);
-        });
+        self.plan.fixed(finding, remedy);
     }
 
     /// Where the size and i_blocks agree, and only the map reaches further, the map is what is damaged: its
     /// part behind the end is dropped. Returns whether it was.
     fn drop_blocks_behind_end(&mut self, ino: Ino, inode: &Inode) -> bool {
-        let bs = self.geometry.block_size.bytes();
-        if inode.mode & 0xF000 != 0x8000 || self.geometry.cluster_ratio() != 1 {
+        let bs = self.fs.geometry.block_size.bytes();
+        if inode.mode & 0xF000 != 0x8000 || self.fs.geometry.cluster_ratio() != 1 {
             return false;
         }
-        let read = self.read_map(ino, inode);
+        let mut map = Map::read(self.fs, ino, inode);
         let end = inode.size.div_ceil(bs);
-        let reaches = |run: &&Run| u64::from(run.lblk.0) + u64::from(run.len) > end;
-        if !read.runs.iter().any(|run| reaches(&run)) {
+        let inside = runs::before(&map.runs, end);
+        if inside == map.runs {
             return false;
         }
-        let mut inside = Vec::new();
-        for run in read.runs.iter().filter(|run| u64::from(run.lblk.0) < end) {
-            let len = u64::from(run.len).min(end - u64::from(run.lblk.0)) as u32;
-            inside.push(Run { len, ..*run });
-        }
-        let least = inside.iter().map(|run| u64::from(run.len)).sum::<u64>() + u64::from(inode.file_acl != 0);
+        let least = runs::blocks(&inside) + u64::from(inode.file_acl != 0);
         let unit = if inode.has_flag(flags::HUGE_FILE) { bs } else { 512 };
         let counted = inode.blocks * unit / bs;
-        if !(least..=least + read.nodes.len() as u64).contains(&counted) {
+        if !(least..=least + map.nodes.len() as u64).contains(&counted) {
             return false;
         }
-        self.put_map(ino, inode, &inside, &read.nodes).is_some()
+        map.runs = inside;
+        map.put(self.fs, ino, inode).is_some()
     }
 
     /// Where a file has as many blocks as its size needs, and only its last extent leaves a gap, the logical
     /// address of that extent is what is damaged. Returns whether it was moved.
     fn move_last_run(&mut self, ino: Ino, inode: &Inode) -> bool {
-        if inode.mode & 0xF000 != 0x8000 || self.geometry.cluster_ratio() != 1 {
+        if inode.mode & 0xF000 != 0x8000 || self.fs.geometry.cluster_ratio() != 1 {
             return false;
         }
-        let mut read = self.read_map(ino, inode);
-        let blocks = read.runs.iter().map(|run| u64::from(run.len)).sum::<u64>();
-        let Some(last) = read.runs.pop() else { return false };
+        let mut map = Map::read(self.fs, ino, inode);
+        let blocks = runs::blocks(&map.runs);
+        let Some(last) = map.runs.pop() else { return false };
         let mut end = 0;
-        for run in &read.runs {
+        for run in &map.runs {
             if u64::from(run.lblk.0) != end {
                 return false;
             }
             end += u64::from(run.len);
         }
-        let is_dense = blocks == inode.size.div_ceil(self.geometry.block_size.bytes());
+        let is_dense = blocks == inode.size.div_ceil(self.fs.geometry.block_size.bytes());
         let Some(lblk) = u32::try_from(end).ok().filter(|lblk| is_dense && *lblk < last.lblk.0) else {
             return false;
         };
-        read.runs.push(Run { lblk: Lblk(lblk), ..last });
-        self.put_map(ino, inode, &read.runs, &read.nodes).is_some()
+        map.runs.push(Run { lblk: Lblk(lblk), ..last });
+        map.put(self.fs, ino, inode).is_some()
     }
 
     /// The flags that this inode cannot have.
     fn misplaced_flags(&self, ino: Ino, inode: &Inode) -> u32 {
-        let f = &self.sb.features;
+        let f = &self.fs.sb.features;
         let is_dir = inode.mode & 0xF000 == 0x4000;
         let mut clear = 0;
         if !f.has_compat(Features::IMAGIC) {
@@ -341,12 +334,12 @@ impl Fs<'_, '_> {
     /// Has the inode an encryption context?
     fn has_context(&self, ino: Ino, inode: &Inode) -> bool {
         let is_context = |attr: &Attr<'_>| attr.index == xattr::INDEX_ENCRYPTION && attr.name == b"c";
-        let bytes = self.inode_bytes(ino).unwrap_or_default();
+        let bytes = self.fs.inode_bytes(ino).unwrap_or_default();
         let area = bytes.get(inode.xattr_offset()..).unwrap_or(&[]);
         let inside = xattr::decode_ibody(area).is_ok_and(|all| all.iter().any(|one| is_context(&one.attr)));
         inside
             || (inode.file_acl != 0
-                && self.read_block(Pblk(inode.file_acl)).is_ok_and(|block| {
+                && self.fs.read_block(Pblk(inode.file_acl)).is_ok_and(|block| {
                     xattr::decode_block(&block)
                         .is_ok_and(|(_, all)| all.iter().any(|one| is_context(&one.attr)))
                 }))
@@ -360,21 +353,21 @@ impl Fs<'_, '_> {
             return None;
         }
         let permissions = inode.mode & 0xFFF;
-        let walked = self.walk(ino, inode);
+        let walked = self.fs.walk(ino, inode);
         let first = walked.runs.first().filter(|run| run.lblk.0 == 0);
         if first.is_some_and(|run| self.looks_like_dir(ino, run.pblk)) {
             return Some(0x4000 | permissions);
         }
-        if !walked.runs.is_empty() || (has_tree && inode.size == 0) || self.is_inline(inode) {
+        if !walked.runs.is_empty() || (has_tree && inode.size == 0) || self.fs.is_inline(inode) {
             return Some(0x8000 | permissions);
         }
         None
     }
 
     /// Does this block begin a directory with this number?
-    pub(crate) fn looks_like_dir(&self, ino: Ino, block: Pblk) -> bool {
-        self.read_block(block).is_ok_and(|bytes| {
-            let rec_len = dirent::decode_rec_len(u16_at(&bytes, 4), self.geometry.block_size);
+    fn looks_like_dir(&self, ino: Ino, block: Pblk) -> bool {
+        self.fs.read_block(block).is_ok_and(|bytes| {
+            let rec_len = dirent::decode_rec_len(u16_at(&bytes, 4), self.fs.geometry.block_size);
             let dot = u32_at(&bytes, 0) == ino.0 && rec_len == 12 && bytes[6] == 1 && bytes[8] == b'.';
             let dotdot = bytes[12 + 6] == 2 && bytes.get(20..22) == Some(b"..");
             dot && dotdot || (dot || dotdot) && u32_at(&bytes, 12) != 0 && bytes[18] == 2
@@ -383,41 +376,41 @@ impl Fs<'_, '_> {
 
     /// The number of bytes of newer fields: the attributes, which follow them, show where they end.
     fn guess_extra(&self, ino: Ino) -> u16 {
-        let bytes = self.inode_bytes(ino).unwrap_or_default();
+        let bytes = self.fs.inode_bytes(ino).unwrap_or_default();
         let room = bytes.len().saturating_sub(128);
         let magic = xattr::MAGIC.to_le_bytes();
         let found = (4..room).step_by(4).find(|extra| bytes[128 + extra..].starts_with(&magic));
-        let usual = if self.sb.want_extra_isize != 0 { self.sb.want_extra_isize } else { 32 };
+        let usual = if self.fs.sb.want_extra_isize != 0 { self.fs.sb.want_extra_isize } else { 32 };
         let usual = if usize::from(usual) <= room && usual.is_multiple_of(4) { usual } else { 32 };
         found.map_or(usual.min(room as u16), |extra| extra as u16)
     }
 
     /// Makes size and text of a symbolic link fit. `None` if there is no text.
     fn mend_symlink(&mut self, ino: Ino, inode: &Inode) -> Option<&'static str> {
-        let bs = self.geometry.block_size.bytes();
+        let bs = self.fs.geometry.block_size.bytes();
         let has_tree =
             inode.has_flag(flags::EXTENTS) && inode.block.starts_with(&extent::MAGIC.to_le_bytes());
-        if self.is_inline(inode) {
+        if self.fs.is_inline(inode) {
             return None;
         }
         if has_tree {
-            let walked = self.walk(ino, inode);
-            let blocks: u64 = walked.runs.iter().map(|run| u64::from(run.len)).sum();
+            let walked = self.fs.walk(ino, inode);
+            let blocks = runs::blocks(&walked.runs);
             if let [run] = walked.runs[..]
                 && run.lblk.0 == 0
                 && run.len == 1
             {
-                let text = self.read_block(run.pblk).ok()?;
+                let text = self.fs.read_block(run.pblk).ok()?;
                 let len = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
                 if inode.has_flag(flags::ENCRYPT) || !(60..bs as usize).contains(&len) {
                     return None;
                 }
-                self.put_size(ino, len as u64);
+                self.fs.put_size(ino, len as u64);
                 return Some("Store the length of the text.");
             }
             if blocks > 1 {
                 let mode = self.guess_type(ino, inode)?;
-                self.edit_inode(ino, |bytes| put_u16(bytes, 0, mode))?;
+                self.fs.edit_inode(ino, |bytes| put_u16(bytes, 0, mode))?;
                 return Some("Set the type that the map suggests.");
             }
             return None;
@@ -427,17 +420,18 @@ impl Fs<'_, '_> {
         if inode.has_flag(flags::ENCRYPT) || !is_text {
             return None;
         }
-        self.put_size(ino, len as u64);
+        self.fs.put_size(ino, len as u64);
         Some("Store the length of the text.")
     }
 
     /// Gives a reserved inode the shape that its use asks for.
     fn mend_reserved(&mut self, ino: Ino, inode: &Inode) -> &'static str {
-        let quota = [self.sb.usr_quota_inum, self.sb.grp_quota_inum, self.sb.prj_quota_inum];
-        let is_file = (self.sb.features.has_ro_compat(Features::QUOTA) && quota.contains(&ino.0))
-            || (self.sb.features.has_compat(Features::ORPHAN_FILE) && self.sb.orphan_file_inum == ino.0);
+        let quota = [self.fs.sb.usr_quota_inum, self.fs.sb.grp_quota_inum, self.fs.sb.prj_quota_inum];
+        let is_file = (self.fs.sb.features.has_ro_compat(Features::QUOTA) && quota.contains(&ino.0))
+            || (self.fs.sb.features.has_compat(Features::ORPHAN_FILE)
+                && self.fs.sb.orphan_file_inum == ino.0);
         if is_file {
-            let _ = self.edit_inode(ino, |bytes| {
+            let _ = self.fs.edit_inode(ino, |bytes| {
                 put_u16(bytes, 0, 0x8000 | inode.mode & 0xFFF);
                 if u16_at(bytes, LINKS_AT) == 0 {
                     put_u16(bytes, LINKS_AT, 1);
@@ -446,7 +440,7 @@ impl Fs<'_, '_> {
             return "Make it a regular file.";
         }
         if ino == Ino::BAD_BLOCKS {
-            let _ = self.edit_inode(ino, |bytes| {
+            let _ = self.fs.edit_inode(ino, |bytes| {
                 for at in [0, 2, 0x18, LINKS_AT, 0x76, 0x78, 0x7A] {
                     put_u16(bytes, at, 0);
                 }
@@ -454,18 +448,18 @@ impl Fs<'_, '_> {
             });
             return "Clear mode, owner, links and attributes.";
         }
-        self.free_inode(ino);
+        self.free(ino);
         "Clear the inode."
     }
 
     /// Makes the root a directory: by its type if its blocks are those of a directory, else anew.
     fn mend_root(&mut self, ino: Ino, inode: &Inode) -> Option<&'static str> {
         let as_dir = Inode { mode: 0x4000 | inode.mode & 0xFFF, ..inode.clone() };
-        let walked = if self.is_inline(inode) { Default::default() } else { self.walk(ino, &as_dir) };
+        let walked = if self.fs.is_inline(inode) { Default::default() } else { self.fs.walk(ino, &as_dir) };
         let first = walked.runs.first().filter(|run| run.lblk.0 == 0);
         let has_blocks = first.is_some_and(|run| self.looks_like_dir(ino, run.pblk));
-        if has_blocks || self.is_inline(inode) && inode.mode != 0 {
-            self.edit_inode(ino, |bytes| {
+        if has_blocks || self.fs.is_inline(inode) && inode.mode != 0 {
+            self.fs.edit_inode(ino, |bytes| {
                 let mode = u16_at(bytes, 0);
                 put_u16(bytes, 0, 0x4000 | mode & 0xFFF);
                 if u16_at(bytes, LINKS_AT) == 0 {
@@ -475,59 +469,27 @@ impl Fs<'_, '_> {
             })?;
             return Some("Set the type and a link count: its blocks are those of a directory.");
         }
-        self.new_dir(ino, Ino::ROOT, 0o755)?;
+        dirs::make(self.fs, ino, Ino::ROOT, 0o755)?;
+        self.done.insert(ino);
         Some("Make a new root directory.")
-    }
-
-    /// Makes an inode an empty directory.
-    pub(crate) fn new_dir(&mut self, ino: Ino, parent: Ino, permissions: u16) -> Option<()> {
-        let block = self.new_block(None)?;
-        self.done.insert(ino.0);
-        let with_extents = self.sb.features.has_incompat(Features::EXTENTS);
-        let now = self.now;
-        let bs = self.geometry.block_size.bytes();
-        let units = (bs << self.geometry.cluster_log) / 512;
-        let room = self.geometry.inode_size.saturating_sub(128).min(32) as u16;
-        let map = if with_extents {
-            let found = extent::Extent { lblk: 0, len: 1, start: block.0, unwritten: false };
-            extent::encode_tree(&[found], self.geometry.block_size, &[], None).0
-        } else {
-            let mut map = [0; 60];
-            put_u32(&mut map, 0, u32::try_from(block.0).ok()?);
-            map
-        };
-        self.edit_inode(ino, |bytes| {
-            bytes.fill(0);
-            put_u16(bytes, 0, 0x4000 | permissions);
-            put_u32(bytes, 4, bs as u32);
-            for at in [8, 0xC, 0x10] {
-                put_u32(bytes, at, now);
-            }
-            put_u16(bytes, LINKS_AT, 2);
-            put_u32(bytes, 0x1C, units as u32);
-            put_u32(bytes, FLAGS_AT, if with_extents { flags::EXTENTS } else { 0 });
-            bytes[BLOCK_AT..BLOCK_AT + 60].copy_from_slice(&map);
-            if bytes.len() > 128 {
-                put_u16(bytes, EXTRA_AT, room);
-            }
-        })?;
-        let bytes = self.first_dir_block(ino, parent);
-        self.write_block(block, &bytes).ok()
     }
 
     /// A directory without a block gets an empty one; its names are lost already.
     fn mend_empty_dir(&mut self, ino: Ino, finding: &Finding) {
-        let parent = self.notes.parent(ino).unwrap_or(Ino::ROOT);
-        let Some(inode) = self.inode(ino) else { return };
-        let Some(block) = self.new_block(None) else { return };
+        let parent = self.fs.notes.parent(ino).unwrap_or(Ino::ROOT);
+        let Some(inode) = self.fs.inode(ino) else { return };
+        let Some(block) = self.fs.space.block(None) else { return };
         let run = Run { lblk: Lblk(0), pblk: block, len: 1, unwritten: false };
-        let bytes = self.first_dir_block(ino, parent);
-        if self.write_block(block, &bytes).is_err() || self.put_map(ino, &inode, &[run], &[]).is_none() {
+        let bytes = dirs::first_block(self.fs, ino, parent);
+        if self.fs.write_block(block, &bytes).is_err()
+            || Map::of(vec![run]).put(self.fs, ino, &inode).is_none()
+        {
             return;
         }
-        self.set_flags(ino, 0, flags::INDEX);
-        self.put_size(ino, self.geometry.block_size.bytes());
-        self.fixed(finding, "Give the directory an empty block; what its names led to goes to lost+found.");
+        self.fs.set_flags(ino, 0, flags::INDEX);
+        self.fs.put_size(ino, self.fs.geometry.block_size.bytes());
+        self.plan
+            .fixed(finding, "Give the directory an empty block; what its names led to goes to lost+found.");
     }
 
     /// Makes the flags and attributes of an inode with inline data fit.
@@ -535,14 +497,14 @@ impl Fs<'_, '_> {
         let has_tree = inode.block.starts_with(&extent::MAGIC.to_le_bytes());
         if inode.has_flag(flags::EXTENTS) {
             let clear = if has_tree { flags::INLINE_DATA } else { flags::EXTENTS };
-            self.set_flags(ino, 0, clear);
+            self.fs.set_flags(ino, 0, clear);
             return Some("Clear the flag that i_block contradicts.");
         }
         if let Some(size) = finding.expected {
-            self.put_size(ino, size);
+            self.fs.put_size(ino, size);
             return Some("Store the length of both parts.");
         }
-        let bytes = self.inode_bytes(ino)?;
+        let bytes = self.fs.inode_bytes(ino)?;
         let at = inode.xattr_offset().clamp(128, bytes.len());
         let mut attrs: Vec<Attr<'_>> =
             xattr::decode_ibody(&bytes[at..]).ok()?.into_iter().map(|stored| stored.attr).collect();
@@ -550,41 +512,11 @@ impl Fs<'_, '_> {
         let mut area = bytes[at..].to_vec();
         xattr::encode_ibody(&attrs, &mut area).ok()?;
         let lost = inode.size > 60;
-        self.edit_inode(ino, |bytes| bytes[at..].copy_from_slice(&area))?;
+        self.fs.edit_inode(ino, |bytes| bytes[at..].copy_from_slice(&area))?;
         if inode.mode & 0xF000 == 0x4000 || lost {
-            self.put_size(ino, 60);
+            self.fs.put_size(ino, 60);
         }
         Some("Add an empty attribute: the data is what i_block holds.")
-    }
-
-    /// Restores the journal's map from the superblock, if its inode is damaged.
-    fn mend_journal_map(&mut self, findings: &[&Finding]) {
-        let ino = Ino(self.sb.journal_inum);
-        if ino.0 == 0 || !self.sb.features.has_compat(Features::HAS_JOURNAL) {
-            return;
-        }
-        let is_map = |finding: &&&Finding| {
-            let code = finding.rule.code;
-            finding.place.ino == Some(ino)
-                && (code.starts_with("EX") && code != "EX011" || ["IN002", "IN006", "IN021"].contains(&code))
-        };
-        let Some(finding) = findings.iter().find(is_map) else { return };
-        let Some((i_block, size)) = self.notes.journal_backup() else { return };
-        let before = self.inode_bytes(ino);
-        let extents = i_block.starts_with(&extent::MAGIC.to_le_bytes());
-        let _ = self.edit_inode(ino, |bytes| {
-            put_u16(bytes, 0, 0x8000 | 0o600);
-            put_u16(bytes, LINKS_AT, 1);
-            let flags = u32_at(bytes, FLAGS_AT) & !(flags::EXTENTS | flags::INLINE_DATA);
-            put_u32(bytes, FLAGS_AT, if extents { flags | flags::EXTENTS } else { flags });
-            put_u32(bytes, 4, size as u32);
-            put_u32(bytes, 0x6C, (size >> 32) as u32);
-            bytes[BLOCK_AT..BLOCK_AT + 60].copy_from_slice(&i_block);
-        });
-        if self.inode_bytes(ino) != before {
-            self.done.insert(ino.0);
-            self.fixed(finding, "Use the backup of the journal's map in the superblock.");
-        }
     }
 }
 

@@ -47,10 +47,13 @@ mod fs;
 mod guard;
 mod guess;
 mod inodes;
-mod layout;
+mod journal;
 mod maps;
+mod orphans;
 mod overlay;
 mod plan;
+mod quota;
+mod runs;
 mod space;
 mod special;
 mod stage;
@@ -71,11 +74,18 @@ use extant_ondisk::mmp::MmpState;
 use extant_ondisk::{Features, Superblock, superblock};
 
 pub use convert::{Conversion, ConversionFault, JournalChange, plan_conversion};
+use descs::Descs;
+use dirs::Dirs;
 use fs::Fs;
 use guard::{Guarded, around, is_in_use, mmp_of, mmp_range, release_planned};
+use inodes::Inodes;
+use journal::Journal;
+use maps::Shared;
 use overlay::Overlay;
 pub use plan::{Fix, Left, Plan};
+use special::Special;
 use stage::Stage;
+use tree::Tree;
 pub use undo::{UndoFault, UndoFile, UndoState};
 
 /// The most bytes of one write.
@@ -247,14 +257,14 @@ impl Rounds<'_> {
             if let Some((first, _)) = notes.journal_runs().and_then(|runs| runs.first().copied()) {
                 late.insert(first.0 * notes.geometry().block_size.bytes() / overlay::PIECE * overlay::PIECE);
             }
-            let mut fs = Fs::new(overlay, notes, plan, self.options.now);
-            fs.occupy_damaged(&surveyed.findings);
+            let mut fs = Fs::new(overlay, notes, self.options.now);
+            maps::occupy_damaged(&mut fs, &surveyed.findings);
             let before = overlay.changes();
             if std::mem::take(&mut is_first) {
-                fs.mend_tables();
-                fs.mend_numbers(&surveyed.findings)?;
+                Descs::new(&mut fs, plan).mend_tables();
+                Special { fs: &mut fs, plan }.mend_numbers(&surveyed.findings)?;
             }
-            fs.mend_bitmap_addresses(&surveyed.findings);
+            Descs::new(&mut fs, plan).mend_bitmap_addresses(&surveyed.findings);
             if overlay.changes() != before {
                 continue;
             }
@@ -269,24 +279,25 @@ impl Rounds<'_> {
                     surveyed.findings.iter().filter(|finding| finding.rule.severity != Severity::Note);
                 left = errors.cloned().collect();
                 if self.marks {
-                    finish(&mut fs, left.is_empty())?;
+                    finish(&mut fs, plan, left.is_empty())?;
                 }
                 break;
             };
             let now: Vec<&Finding> =
                 open.into_iter().filter(|finding| stage::of(finding) == Some(stage)).collect();
             let before = overlay.changes();
+            let fs = &mut fs;
             match stage {
-                Stage::Super => fs.mend_supers(&now)?,
-                Stage::Log => fs.mend_log(overlay, &now, self.was_chosen)?,
-                Stage::Inodes => fs.mend_inodes(&now)?,
-                Stage::Values => fs.mend_unused_values(&now),
-                Stage::Shared => fs.mend_shared(&now)?,
-                Stage::Dirs => fs.mend_dirs(&now)?,
-                Stage::Tree => fs.mend_tree(&now)?,
-                Stage::Links => fs.mend_links(&now),
-                Stage::Special => fs.mend_special(&now)?,
-                Stage::Counts => fs.mend_counts(&now)?,
+                Stage::Super => supers::mend(fs, plan, &now)?,
+                Stage::Log => Journal { fs, plan }.recover(overlay, &now, self.was_chosen)?,
+                Stage::Inodes => Inodes::new(fs, plan).mend(&now)?,
+                Stage::Values => attrs::mend_unused_values(fs, plan, &now),
+                Stage::Shared => Shared::new(fs, plan).mend(&now),
+                Stage::Dirs => Dirs { fs, plan }.mend(&now)?,
+                Stage::Tree => Tree { fs, plan }.mend(&now),
+                Stage::Links => Tree { fs, plan }.mend_links(&now),
+                Stage::Special => Special { fs, plan }.mend(&now)?,
+                Stage::Counts => counts::mend(fs, plan, &now)?,
             }
             if overlay.changes() == before {
                 stuck.extend(now.iter().map(|finding| (finding.rule.code, key(finding))));
@@ -340,13 +351,13 @@ fn key(finding: &Finding) -> String {
 }
 
 /// Marks the file system as checked, if something was repaired.
-fn finish(fs: &mut Fs<'_, '_>, is_clean: bool) -> Result<(), DeviceFault> {
-    if fs.plan.is_empty() {
+fn finish(fs: &mut Fs<'_>, plan: &Plan, is_clean: bool) -> Result<(), DeviceFault> {
+    if plan.is_empty() {
         return Ok(());
     }
     let now = fs.now;
     let has_external = fs.sb.journal_inum == 0;
-    let has_large = !fs.sb.features.has_ro_compat(Features::LARGE_FILE) && fs.has_large_file();
+    let has_large = !fs.sb.features.has_ro_compat(Features::LARGE_FILE) && has_large_file(fs);
     fs.put_superblock(|sb: &mut Superblock| {
         if is_clean {
             sb.state = (sb.state | superblock::STATE_CLEAN) & !superblock::STATE_ERRORS;
@@ -361,6 +372,12 @@ fn finish(fs: &mut Fs<'_, '_>, is_clean: bool) -> Result<(), DeviceFault> {
             sb.features.incompat &= !Features::RECOVER;
         }
     })
+}
+
+/// Is there a regular file of 2 GiB or more?
+fn has_large_file(fs: &Fs<'_>) -> bool {
+    let is_large = |ino| fs.inode(ino).is_some_and(|inode| inode.size > 0x7FFF_FFFF);
+    fs.noted().any(|(ino, note)| note.used && note.kind == 1 && is_large(ino))
 }
 
 impl Repair {

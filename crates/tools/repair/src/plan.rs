@@ -67,12 +67,45 @@ impl Plan {
         self.fixes.iter().filter(|fix| fix.loss.is_some())
     }
 
+    /// Records that a finding is repaired.
+    pub(crate) fn fixed(&mut self, finding: &Finding, remedy: impl Into<Cow<'static, str>>) {
+        self.fixed_with(finding, remedy, None);
+    }
+
+    /// Records that a finding is repaired, and what becomes unreachable.
+    pub(crate) fn fixed_with(
+        &mut self,
+        finding: &Finding,
+        remedy: impl Into<Cow<'static, str>>,
+        loss: Option<String>,
+    ) {
+        self.add_with(finding.rule, loss.is_some(), || Fix {
+            rule: finding.rule,
+            place: finding.place.clone(),
+            finding: finding.says.clone(),
+            remedy: remedy.into(),
+            loss,
+        });
+    }
+
+    /// Records a fix that no finding asked for by itself.
+    pub(crate) fn also(
+        &mut self,
+        rule: &'static Rule,
+        place: FindingPlace,
+        finding: impl Into<String>,
+        remedy: impl Into<Cow<'static, str>>,
+        loss: Option<String>,
+    ) {
+        self.add(Fix { rule, place, finding: finding.into(), remedy: remedy.into(), loss });
+    }
+
     pub(crate) fn add(&mut self, fix: Fix) {
         self.add_with(fix.rule, fix.loss.is_some(), || fix);
     }
 
     /// Counts a fix, and makes it if it is kept.
-    pub(crate) fn add_with(&mut self, rule: &'static Rule, has_loss: bool, fix: impl FnOnce() -> Fix) {
+    fn add_with(&mut self, rule: &'static Rule, has_loss: bool, fix: impl FnOnce() -> Fix) {
         let count = self.counts.entry(rule.code).or_default();
         *count += 1;
         if *count <= KEPT_PER_RULE || has_loss {

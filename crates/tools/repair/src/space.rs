@@ -1,30 +1,49 @@
-//! Free clusters for new blocks: what no owner claims, by the survey's notes.
+//! Free clusters for new blocks, and free inodes: what no owner claims, by the survey's notes.
+//!
+//! Owns: what the round has taken. Does **not** own: bitmaps and counts, which a later round computes anew.
+//!
+//! Invariant: nothing is given out twice in a round, and nothing that the survey knows to be in use.
 
 use std::collections::{HashMap, HashSet};
 
-use extant_base::{Group, Ino, Pblk};
-use extant_check::survey::Notes;
+use extant_base::{Group, Ino, Lblk, Pblk};
+use extant_check::survey::{Notes, Run};
+
+use crate::runs;
 
 /// The free clusters and inodes of one round.
-#[derive(Default)]
-pub(crate) struct Space {
+pub(crate) struct Space<'s> {
+    notes: Notes<'s, 's>,
+    end: u64,
+    /// The clusters in use, of the groups that were looked at.
     groups: HashMap<u32, Vec<u64>>,
     /// No group before this one has a free cluster.
     first: u32,
     inodes: HashSet<u32>,
 }
 
-impl Space {
-    /// Takes one cluster, near `goal`'s group first, and returns its first block.
-    pub(crate) fn block(&mut self, notes: Notes<'_, '_>, limit: u64, goal: Option<Pblk>) -> Option<Pblk> {
-        if let Some(group) = goal.and_then(|goal| notes.geometry().group_of(goal))
+impl<'s> Space<'s> {
+    pub(crate) fn new(notes: Notes<'s, 's>, device_bytes: u64) -> Self {
+        let geometry = notes.geometry();
+        let end = geometry.blocks.min(device_bytes >> geometry.block_size.log2());
+        Self { notes, end, groups: HashMap::new(), first: 0, inodes: HashSet::new() }
+    }
+
+    /// The end of what can hold blocks: of the file system and of the device.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Takes one cluster, in `goal`'s group if it has one, and returns its first block.
+    pub(crate) fn block(&mut self, goal: Option<Pblk>) -> Option<Pblk> {
+        if let Some(group) = goal.and_then(|goal| self.notes.geometry().group_of(goal))
             && group.0 > self.first
-            && let Some(block) = self.in_group(notes, group, limit)
+            && let Some(block) = self.in_group(group)
         {
             return Some(block);
         }
-        while self.first < notes.geometry().groups {
-            if let Some(block) = self.in_group(notes, Group(self.first), limit) {
+        while self.first < self.notes.geometry().groups {
+            if let Some(block) = self.in_group(Group(self.first)) {
                 return Some(block);
             }
             self.first += 1;
@@ -33,8 +52,8 @@ impl Space {
     }
 
     /// Takes the clusters of a run, so that nothing new goes there.
-    pub(crate) fn occupy(&mut self, notes: Notes<'_, '_>, start: Pblk, len: u64) {
-        let geometry = notes.geometry();
+    pub(crate) fn occupy(&mut self, start: Pblk, len: u64) {
+        let geometry = self.notes.geometry();
         let per_group = u64::from(geometry.clusters_per_group());
         let cluster =
             |block: u64| block.saturating_sub(geometry.first_data_block.into()) >> geometry.cluster_log;
@@ -43,7 +62,7 @@ impl Space {
             if group >= geometry.groups {
                 return;
             }
-            let words = self.groups.entry(group).or_insert_with(|| notes.used_clusters(Group(group)));
+            let words = self.used(Group(group));
             let bit = number % per_group;
             if let Some(word) = words.get_mut(bit as usize / 64) {
                 *word |= 1 << (bit % 64);
@@ -51,9 +70,15 @@ impl Space {
         }
     }
 
-    pub(crate) fn in_group(&mut self, notes: Notes<'_, '_>, group: Group, limit: u64) -> Option<Pblk> {
-        let geometry = notes.geometry();
-        let words = self.groups.entry(group.0).or_insert_with(|| notes.used_clusters(group));
+    /// The clusters of a group that are in use or taken, as bits.
+    fn used(&mut self, group: Group) -> &mut Vec<u64> {
+        self.groups.entry(group.0).or_insert_with(|| self.notes.used_clusters(group))
+    }
+
+    /// Takes one cluster of a group, and returns its first block.
+    pub(crate) fn in_group(&mut self, group: Group) -> Option<Pblk> {
+        let (notes, geometry, end) = (self.notes, self.notes.geometry(), self.end);
+        let words = self.used(group);
         let clusters = geometry.group_clusters(group);
         for (index, word) in words.iter_mut().enumerate() {
             if *word == u64::MAX {
@@ -66,7 +91,7 @@ impl Space {
             }
             *word |= 1 << bit;
             let block = Pblk(geometry.group_start(group).0 + (cluster << geometry.cluster_log));
-            let fits = block.0 + geometry.cluster_ratio() <= limit && block.0 != 0;
+            let fits = block.0 + geometry.cluster_ratio() <= end && block.0 != 0;
             if fits && !notes.is_metadata(block, 1) {
                 return Some(block);
             }
@@ -74,29 +99,18 @@ impl Space {
         None
     }
 
-    /// Takes a run of `len` free clusters for `len` blocks each in a row; returns its first block.
-    pub(crate) fn run(&mut self, notes: Notes<'_, '_>, limit: u64, len: u64) -> Option<Pblk> {
-        self.run_in(notes, limit, len, None)
-    }
-
-    /// As [`run`](Self::run); with `within`, in this group.
-    pub(crate) fn run_in(
-        &mut self,
-        notes: Notes<'_, '_>,
-        limit: u64,
-        len: u64,
-        within: Option<Group>,
-    ) -> Option<Pblk> {
-        let geometry = notes.geometry();
+    /// Takes `len` free clusters in a row, with `within` in this group; returns the first block.
+    pub(crate) fn run(&mut self, len: u64, within: Option<Group>) -> Option<Pblk> {
+        let (geometry, end) = (self.notes.geometry(), self.end);
         let per_group = u64::from(geometry.clusters_per_group());
         let (mut start, mut have) = (0, 0);
         for group in within.map_or(0..geometry.groups, |group| group.0..group.0 + 1) {
-            let words = self.groups.entry(group).or_insert_with(|| notes.used_clusters(Group(group)));
+            let words = self.used(Group(group));
             for cluster in 0..u64::from(geometry.group_clusters(Group(group))) {
                 let number = u64::from(group) * per_group + cluster;
                 let block = u64::from(geometry.first_data_block) + (number << geometry.cluster_log);
                 let is_free = words[cluster as usize / 64] >> (cluster % 64) & 1 == 0 && block != 0;
-                if !is_free || block + geometry.cluster_ratio() > limit {
+                if !is_free || block + geometry.cluster_ratio() > end {
                     have = 0;
                     continue;
                 }
@@ -106,9 +120,7 @@ impl Space {
                 have += 1;
                 if have == len {
                     for number in start..start + len {
-                        let group = (number / per_group) as u32;
-                        let words =
-                            self.groups.entry(group).or_insert_with(|| notes.used_clusters(Group(group)));
+                        let words = self.used(Group((number / per_group) as u32));
                         let bit = number % per_group;
                         words[bit as usize / 64] |= 1 << (bit % 64);
                     }
@@ -120,8 +132,24 @@ impl Space {
         None
     }
 
+    /// Takes blocks for a new file, in one piece if there is one.
+    pub(crate) fn file(&mut self, blocks: u32) -> Option<Vec<Run>> {
+        let ratio = self.notes.geometry().cluster_ratio();
+        if let Some(pblk) = self.run(u64::from(blocks).div_ceil(ratio), None) {
+            return Some(vec![Run { lblk: Lblk(0), pblk, len: blocks, unwritten: false }]);
+        }
+        let (mut runs, mut lblk) = (Vec::new(), 0);
+        while lblk < blocks {
+            let (pblk, len) = (self.block(None)?, (ratio as u32).min(blocks - lblk));
+            runs::push(&mut runs, Run { lblk: Lblk(lblk), pblk, len, unwritten: false });
+            lblk += len;
+        }
+        Some(runs)
+    }
+
     /// Takes a free inode that files may use, one that the survey has read if possible.
-    pub(crate) fn inode(&mut self, notes: Notes<'_, '_>) -> Option<Ino> {
+    pub(crate) fn inode(&mut self) -> Option<Ino> {
+        let notes = self.notes;
         let (sb, geometry) = (notes.superblock(), notes.geometry());
         let first = if sb.rev_level == 0 { Ino::FIRST.0 } else { sb.first_ino.max(Ino::FIRST.0) };
         let mut unread = None;

@@ -15,13 +15,13 @@ use extant_check::survey::{self, Survey};
 use extant_check::{Finding, FindingPlace, Options, Severity, rules};
 use extant_device::{Device, DeviceFault};
 use extant_jbd2_format::Superblock as LogSuper;
-use extant_ondisk::group_desc::{BLOCK_UNINIT, INODE_UNINIT};
 use extant_ondisk::{Features, Geometry, Superblock, backup, superblock};
 
+use crate::descs::Descs;
 use crate::fs::Fs;
-use crate::guess;
 use crate::overlay::Overlay;
 use crate::plan::{Fix, Plan};
+use crate::{guess, maps};
 
 /// By how much a guess must be better than what was not made up.
 const CLEARLY: i64 = 8;
@@ -299,10 +299,10 @@ fn worth_repaired(overlay: &Arc<Overlay>, sb: &Superblock, options: &Options<'_>
     let notes = surveyed.notes()?;
     let before = trial.changes();
     let mut plan = Plan::default();
-    let mut fs = Fs::new(&trial, notes, &mut plan, 0);
-    fs.occupy_damaged(&surveyed.findings);
-    fs.mend_tables();
-    fs.mend_supers(&damaged).ok()?;
+    let mut fs = Fs::new(&trial, notes, 0);
+    maps::occupy_damaged(&mut fs, &surveyed.findings);
+    Descs::new(&mut fs, &mut plan).mend_tables();
+    Descs::new(&mut fs, &mut plan).mend(&damaged);
     if trial.changes() == before {
         return stored;
     }
@@ -332,75 +332,61 @@ pub(crate) fn worth(surveyed: &Survey<'_>) -> Option<i64> {
     Some(if is_short { worth.min(0) } else { worth })
 }
 
-impl Fs<'_, '_> {
-    /// Repairs findings about the superblock and the addresses in descriptors.
-    pub(crate) fn mend_supers(&mut self, findings: &[&Finding]) -> Result<(), DeviceFault> {
-        for finding in findings {
-            match finding.rule.code {
-                "GD001" | "GD002" | "GD003" => self.mend_desc(finding),
-                "GD004" | "GD014" => {
-                    let Some(group) = finding.place.group else { continue };
-                    let Some(mut desc) = self.stored_desc(group) else { continue };
-                    desc.flags &= !(BLOCK_UNINIT | INODE_UNINIT);
-                    desc.itable_unused = 0;
-                    if self.put_desc(group, &desc).is_some() {
-                        self.fixed(finding, finding.rule.repair);
-                    }
+/// Repairs findings about the superblock and the addresses in descriptors.
+pub(crate) fn mend(fs: &mut Fs<'_>, plan: &mut Plan, findings: &[&Finding]) -> Result<(), DeviceFault> {
+    let is_of_group = |finding: &&Finding| finding.rule.code.starts_with("GD");
+    let (of_groups, of_fields): (Vec<&Finding>, Vec<&Finding>) =
+        findings.iter().copied().partition(is_of_group);
+    Descs::new(fs, plan).mend(&of_groups);
+    of_fields.into_iter().try_for_each(|finding| mend_field(fs, plan, finding))
+}
+
+fn mend_field(fs: &mut Fs<'_>, plan: &mut Plan, finding: &Finding) -> Result<(), DeviceFault> {
+    let blocks = fs.geometry.blocks;
+    let cluster_bytes = fs.geometry.block_size.bytes() << fs.geometry.cluster_log;
+    let room = fs.geometry.inode_size.saturating_sub(128);
+    let extra = if room >= 32 { 32 } else { 0 };
+    let code = finding.rule.code;
+    let journal = Ino(fs.sb.journal_inum);
+    let is_journal = code == "SB022" && fs.begins_with(journal, &|bytes| LogSuper::decode(bytes).is_ok());
+    let mut remedy = std::borrow::Cow::Borrowed(finding.rule.repair);
+    fs.put_superblock(|sb| match code {
+        "SB007" => sb.reserved_blocks_count = blocks / 20,
+        "SB008" => sb.first_ino = Ino::FIRST.0,
+        "SB009" => sb.first_data_block = u32::from(cluster_bytes == 1024),
+        "SB010" => sb.checksum_type = 1,
+        "SB011" => remedy = mend_features(sb).into(),
+        "SB014" => {
+            let fits = |value: u16| {
+                value == 0 || (value >= 4 && value.is_multiple_of(4) && usize::from(value) <= room)
+            };
+            for value in [&mut sb.min_extra_isize, &mut sb.want_extra_isize] {
+                if !fits(*value) {
+                    *value = extra;
                 }
-                _ => self.mend_field(finding)?,
             }
         }
-        Ok(())
-    }
-
-    fn mend_field(&mut self, finding: &Finding) -> Result<(), DeviceFault> {
-        let blocks = self.geometry.blocks;
-        let cluster_bytes = self.geometry.block_size.bytes() << self.geometry.cluster_log;
-        let room = self.geometry.inode_size.saturating_sub(128);
-        let extra = if room >= 32 { 32 } else { 0 };
-        let code = finding.rule.code;
-        let journal = Ino(self.sb.journal_inum);
-        let is_journal =
-            code == "SB022" && self.begins_with(journal, &|bytes| LogSuper::decode(bytes).is_ok());
-        let mut remedy = std::borrow::Cow::Borrowed(finding.rule.repair);
-        self.put_superblock(|sb| match code {
-            "SB007" => sb.reserved_blocks_count = blocks / 20,
-            "SB008" => sb.first_ino = Ino::FIRST.0,
-            "SB009" => sb.first_data_block = u32::from(cluster_bytes == 1024),
-            "SB010" => sb.checksum_type = 1,
-            "SB011" => remedy = mend_features(sb).into(),
-            "SB014" => {
-                let fits = |value: u16| {
-                    value == 0 || (value >= 4 && value.is_multiple_of(4) && usize::from(value) <= room)
-                };
-                for value in [&mut sb.min_extra_isize, &mut sb.want_extra_isize] {
-                    if !fits(*value) {
-                        *value = extra;
-                    }
-                }
-            }
-            "SB015" => sb.reserved_gdt_blocks = 0,
-            "SB016" => mend_quota_numbers(sb),
-            "SB018" => {
-                sb.state &= !superblock::STATE_ERRORS;
-                sb.error_count = 0;
-                (sb.first_error_time, sb.first_error_ino, sb.first_error_block) = (0, 0, 0);
-                (sb.first_error_func, sb.first_error_line, sb.first_error_errcode) = ([0; 32], 0, 0);
-                (sb.last_error_time, sb.last_error_ino, sb.last_error_block) = (0, 0, 0);
-                (sb.last_error_func, sb.last_error_line, sb.last_error_errcode) = ([0; 32], 0, 0);
-            }
-            "SB022" if is_journal => {
-                sb.features.compat |= Features::HAS_JOURNAL;
-                sb.journal_uuid = [0; 16];
-                remedy = "Set the feature: the inode holds a journal.".into();
-            }
-            "SB022" => (sb.journal_inum, sb.journal_uuid) = (0, [0; 16]),
-            "SB023" => sb.journal_uuid = [0; 16],
-            _ => {}
-        })?;
-        self.fixed(finding, remedy);
-        Ok(())
-    }
+        "SB015" => sb.reserved_gdt_blocks = 0,
+        "SB016" => mend_quota_numbers(sb),
+        "SB018" => {
+            sb.state &= !superblock::STATE_ERRORS;
+            sb.error_count = 0;
+            (sb.first_error_time, sb.first_error_ino, sb.first_error_block) = (0, 0, 0);
+            (sb.first_error_func, sb.first_error_line, sb.first_error_errcode) = ([0; 32], 0, 0);
+            (sb.last_error_time, sb.last_error_ino, sb.last_error_block) = (0, 0, 0);
+            (sb.last_error_func, sb.last_error_line, sb.last_error_errcode) = ([0; 32], 0, 0);
+        }
+        "SB022" if is_journal => {
+            sb.features.compat |= Features::HAS_JOURNAL;
+            sb.journal_uuid = [0; 16];
+            remedy = "Set the feature: the inode holds a journal.".into();
+        }
+        "SB022" => (sb.journal_inum, sb.journal_uuid) = (0, [0; 16]),
+        "SB023" => sb.journal_uuid = [0; 16],
+        _ => {}
+    })?;
+    plan.fixed(finding, remedy);
+    Ok(())
 }
 
 /// Makes the features fit each other; returns the remedy.

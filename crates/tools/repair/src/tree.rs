@@ -5,45 +5,48 @@ use std::collections::HashSet;
 use extant_base::Ino;
 use extant_base::le::{put_u16, put_u32, u16_at};
 use extant_check::{Finding, FindingPlace, rules};
-use extant_device::{Device as _, DeviceFault};
+use extant_device::Device as _;
 use extant_ondisk::Features;
 use extant_ondisk::dirent::decode_rec_len;
-use extant_ondisk::htree::DxFormat;
-use extant_ondisk::inode::inode_seed;
 
-use crate::dirs::{DIRECTORY, Entry};
+use crate::dirs::{self, DIRECTORY, Dir, Entry, Sealer};
 use crate::fs::Fs;
+use crate::plan::Plan;
 
 /// Bytes of the inode table that are changed at once.
 const BATCH_BYTES: usize = 64 << 10;
 
-impl Fs<'_, '_> {
+/// Repairs the tree of directories, and what has no name in it.
+pub(crate) struct Tree<'r, 's> {
+    pub(crate) fs: &'r mut Fs<'s>,
+    pub(crate) plan: &'r mut Plan,
+}
+
+impl Tree<'_, '_> {
     /// Sets ".." of a directory.
-    pub(crate) fn put_parent(&mut self, ino: Ino, parent: Ino) -> Option<()> {
-        let inode = self.inode(ino)?;
-        if self.is_inline(&inode) {
-            return self.edit_inode(ino, |bytes| put_u32(bytes, 0x28, parent.0));
+    fn put_parent(&self, ino: Ino, parent: Ino) -> Option<()> {
+        let inode = self.fs.inode(ino)?;
+        if self.fs.is_inline(&inode) {
+            return self.fs.edit_inode(ino, |bytes| put_u32(bytes, 0x28, parent.0));
         }
-        let first = self.walk(ino, &inode).runs.first().copied().filter(|run| run.lblk.0 == 0)?;
-        let mut bytes = self.read_block(first.pblk).ok()?;
-        let at = decode_rec_len(u16_at(&bytes, 4), self.geometry.block_size);
+        let first = self.fs.walk(ino, &inode).runs.first().copied().filter(|run| run.lblk.0 == 0)?;
+        let mut bytes = self.fs.read_block(first.pblk).ok()?;
+        let at = decode_rec_len(u16_at(&bytes, 4), self.fs.geometry.block_size);
         if at + 12 > bytes.len() {
             return None;
         }
         put_u32(&mut bytes, at, parent.0);
-        let format = DxFormat::new(self.geometry.block_size, &self.sb.features);
-        let seed = inode_seed(self.sb.fs_seed(), ino, inode.generation);
-        self.seal_dir_block(&mut bytes, &format, seed, true, &inode);
-        self.write_block(first.pblk, &bytes).ok()
+        Sealer::new(self.fs, ino, &inode).seal(&mut bytes, true);
+        self.fs.write_block(first.pblk, &bytes).ok()
     }
 
     /// Adds entries to a directory.
-    pub(crate) fn add_names(&mut self, ino: Ino, entries: Vec<Entry>) -> Option<()> {
-        let mut dir = self.gather(ino)?;
-        let filetype = self.sb.features.has_incompat(Features::FILETYPE);
+    fn add_names(&mut self, ino: Ino, entries: Vec<Entry>) -> Option<()> {
+        let mut dir = Dir::gather(self.fs, ino)?;
+        let filetype = self.fs.sb.features.has_incompat(Features::FILETYPE);
         for entry in &mut dir.entries {
             entry.kind = match filetype {
-                true => self.notes.noted(Ino(entry.ino)).map_or(0, |note| note.kind),
+                true => self.fs.notes.noted(Ino(entry.ino)).map_or(0, |note| note.kind),
                 false => 0,
             };
         }
@@ -63,26 +66,26 @@ impl Fs<'_, '_> {
         if dir.hashed {
             return None; // new names need the key
         }
-        self.put_dir(&mut dir)
+        dir.put(self.fs)
     }
 
     /// The lost+found directory, made if it is missing.
-    pub(crate) fn lost_and_found(&mut self) -> Option<Ino> {
-        let root = self.gather(Ino::ROOT)?;
+    fn lost_and_found(&mut self) -> Option<Ino> {
+        let root = Dir::gather(self.fs, Ino::ROOT)?;
         let known = root.entries.iter().find(|entry| entry.name == b"lost+found");
         if let Some(entry) = known {
             let ino = Ino(entry.ino);
-            let is_dir = self.notes.noted(ino).is_some_and(|note| note.used && note.kind == DIRECTORY);
-            if is_dir && self.gather(ino).is_some_and(|dir| !dir.hashed) {
+            let is_dir = self.fs.notes.noted(ino).is_some_and(|note| note.used && note.kind == DIRECTORY);
+            if is_dir && Dir::gather(self.fs, ino).is_some_and(|dir| !dir.hashed) {
                 return Some(ino);
             }
         }
-        let ino = self.new_inode()?;
-        self.new_dir(ino, Ino::ROOT, 0o700)?;
+        let ino = self.fs.new_inode()?;
+        dirs::make(self.fs, ino, Ino::ROOT, 0o700)?;
         self.add_names(Ino::ROOT, vec![Entry::new(ino, DIRECTORY, b"lost+found")])?;
-        let links = self.inode(Ino::ROOT)?.links;
-        self.edit_inode(Ino::ROOT, |bytes| put_u16(bytes, 0x1A, links.saturating_add(1)))?;
-        self.also(
+        let links = self.fs.inode(Ino::ROOT)?.links;
+        self.fs.edit_inode(Ino::ROOT, |bytes| put_u16(bytes, 0x1A, links.saturating_add(1)))?;
+        self.plan.also(
             &rules::directory::UNATTACHED,
             FindingPlace::ino(ino),
             "there is no directory lost+found",
@@ -93,7 +96,7 @@ impl Fs<'_, '_> {
     }
 
     /// Repairs findings about the tree of directories and about inodes without a name.
-    pub(crate) fn mend_tree(&mut self, findings: &[&Finding]) -> Result<(), DeviceFault> {
+    pub(crate) fn mend(&mut self, findings: &[&Finding]) {
         let mut lost: Vec<(Ino, &Finding)> = Vec::new();
         for finding in findings {
             let Some(ino) = finding.place.ino else { continue };
@@ -101,7 +104,7 @@ impl Fs<'_, '_> {
                 "DI004" => {
                     let parent = Ino(finding.expected.unwrap_or(0) as u32);
                     if self.put_parent(ino, parent).is_some() {
-                        self.fixed(finding, finding.rule.repair);
+                        self.plan.fixed(finding, finding.rule.repair);
                     }
                 }
                 _ => lost.push((ino, finding)),
@@ -110,24 +113,23 @@ impl Fs<'_, '_> {
         lost.sort_unstable_by_key(|(ino, _)| *ino);
         lost.dedup_by_key(|(ino, _)| *ino);
         if lost.is_empty() {
-            return Ok(());
+            return;
         }
-        let Some(home) = self.lost_and_found() else { return Ok(()) };
+        let Some(home) = self.lost_and_found() else { return };
         let entries = lost.iter().filter(|(ino, _)| *ino != home).map(|(ino, _)| {
-            let kind = self.notes.noted(*ino).map_or(0, |note| note.kind);
+            let kind = self.fs.notes.noted(*ino).map_or(0, |note| note.kind);
             Entry::new(*ino, kind, format!("#{ino}").as_bytes())
         });
         let entries: Vec<Entry> = entries.collect();
         if self.add_names(home, entries).is_none() {
-            return Ok(());
+            return;
         }
         for (ino, finding) in lost {
             if finding.rule.code != "DI054" {
                 let _ = self.put_parent(ino, home);
             }
-            self.fixed(finding, "Give it a name in lost+found.");
+            self.plan.fixed(finding, "Give it a name in lost+found.");
         }
-        Ok(())
     }
 
     /// Repairs link counts.
@@ -139,18 +141,18 @@ impl Fs<'_, '_> {
         let mut counted: Vec<(Ino, u16, &Finding)> = counted.collect();
         counted.sort_by_key(|(ino, ..)| *ino);
         let mut batch = Vec::with_capacity(BATCH_BYTES);
-        let size = self.geometry.inode_size as u64;
+        let size = self.fs.geometry.inode_size as u64;
         let mut rest = counted.as_slice();
         while let Some((first, ..)) = rest.first() {
             // Neighbours in the table are read and written together.
-            let Some(start) = self.inode_offset(*first) else {
+            let Some(start) = self.fs.inode_offset(*first) else {
                 rest = &rest[1..];
                 continue;
             };
             let mut end = start;
             let place = |(ino, ..): &(Ino, u16, &Finding)| {
                 // The table of the next group may be before this one.
-                let offset = self.inode_offset(*ino).filter(|offset| *offset >= end)?;
+                let offset = self.fs.inode_offset(*ino).filter(|offset| *offset >= end)?;
                 end = offset + size;
                 (end - start <= BATCH_BYTES as u64).then_some((offset - start) as usize)
             };
@@ -158,16 +160,16 @@ impl Fs<'_, '_> {
             let (now, later) = rest.split_at(places.len());
             rest = later;
             batch.resize(places.last().map_or(0, |at| at + size as usize), 0);
-            if self.overlay.read_at(start, &mut batch).is_err() {
+            if self.fs.overlay.read_at(start, &mut batch).is_err() {
                 continue;
             }
             for (at, (ino, links, _)) in places.iter().zip(now) {
-                self.change_inode(*ino, &mut batch[*at..at + size as usize], |bytes| {
+                self.fs.change_inode(*ino, &mut batch[*at..at + size as usize], |bytes| {
                     put_u16(bytes, 0x1A, *links)
                 });
             }
-            if self.overlay.write_at(start, &batch).is_ok() {
-                now.iter().for_each(|(.., finding)| self.fixed(finding, finding.rule.repair));
+            if self.fs.overlay.write_at(start, &batch).is_ok() {
+                now.iter().for_each(|(.., finding)| self.plan.fixed(finding, finding.rule.repair));
             }
         }
     }
