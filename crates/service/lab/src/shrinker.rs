@@ -70,6 +70,16 @@ impl Case {
         }
     }
 
+    /// The letter of the study of 2014, as labels of tables have it.
+    #[must_use]
+    pub fn letter(self) -> &'static str {
+        match self {
+            Self::GiantTrees => "(a)",
+            Self::ManyInodes => "(b)",
+            Self::Reader => "(c)",
+        }
+    }
+
     /// The load with this name, or with this letter of the study of 2014.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {

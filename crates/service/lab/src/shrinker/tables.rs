@@ -84,7 +84,7 @@ const SCAN_AVG: [Extra; 6] = [
 ];
 
 const SCAN_MAX: [Extra; 5] = [
-    ("longest [us]", |row| Some(row.scan_longest_us)),
+    ("own longest [us]", |row| Some(row.scan_longest_us)),
     ("its visits", |row| row.scan_longest_work.map(|(visited, _)| f64::from(visited))),
     ("most visits", |row| Some(row.scan_work_max as f64)),
     ("99 % [us]", |row| Some(row.scan_p99_us)),
@@ -134,6 +134,22 @@ fn value(metric: Metric, key: &str, row: &Row) -> Option<Summary> {
     }
 }
 
+/// The posting's mean call, of table 4.
+pub(crate) fn posted_avg_of_calls(case: Case, call: &str, policy: &str) -> Option<Posted> {
+    posted(Metric::UserAvg, caller(case, call)?, policy)
+}
+
+/// The posting's longest call, of table 5.
+pub(crate) fn posted_max_of_calls(case: Case, call: &str, policy: &str) -> Option<Posted> {
+    posted(Metric::UserMax, caller(case, call)?, policy)
+}
+
+/// The key of [`CALLERS`] for the calls `read` or `write` of a case.
+fn caller(case: Case, call: &str) -> Option<&'static str> {
+    let mut of_case = CALLERS.iter().filter(|part| part.case == case);
+    of_case.find(|part| case != Case::Reader || part.key.ends_with(call)).map(|part| part.key)
+}
+
 /// The tables of the cases that a report has. `with_posting`: with the posting's figures, which are those of
 /// scale 1 on its machine.
 pub(crate) fn tables(report: &Report, with_posting: bool) -> Vec<Table> {
@@ -167,9 +183,12 @@ fn table(metric: Metric, part: &Part, rows: &[&Row], with_posting: bool) -> Tabl
         // There is no percentage of nothing.
         let change = ours.zip(base).filter(|(_, base)| compared && base.avg > 0.0);
         let its = posted(metric, part.key, row.policy).filter(|_| with_posting);
+        // The mean of a partial run is no figure of the whole.
+        let verdict =
+            |change: Change| Change { significant: change.significant.filter(|_| !row.cut), ..change };
         report::Row {
             ours,
-            change: change.map(|(this, that)| Change::between(&this, &that, BASELINE)),
+            change: change.map(|(this, that)| verdict(Change::between(&this, &that, BASELINE))),
             posting: its,
             posting_change_percent: its
                 .zip(base_posted)
@@ -182,7 +201,12 @@ fn table(metric: Metric, part: &Part, rows: &[&Row], with_posting: bool) -> Tabl
     let better = if metric == Metric::Hits { Better::Higher } else { Better::Lower };
     let mut table = Table {
         id: format!("{}-{}", metric.id(), part.key),
-        title: format!("{}, {}", metric.title(), part.title),
+        title: format!(
+            "{}, {}{}",
+            metric.title(),
+            part.title,
+            if matches!(metric, Metric::UserAvg | Metric::UserMax) { ": cache alone, no I/O" } else { "" }
+        ),
         in_posting: true,
         quantity: metric.quantity().to_owned(),
         unit: if metric == Metric::Hits { String::new() } else { "us".to_owned() },
@@ -223,7 +247,7 @@ pub(crate) struct Longest {
 /// `None` if own time is unknown: with a single run, or several workers.
 pub(crate) fn longest(table: &Table, policy: &str) -> Option<Longest> {
     let visits = table.extra(&[policy], "its visits")?;
-    Some(Longest { us: table.extra(&[policy], "longest")?, visits })
+    Some(Longest { us: table.extra(&[policy], "own longest")?, visits })
 }
 
 /// Whether the figures of a table are compared by own time.
@@ -240,8 +264,11 @@ pub(crate) fn figure(table: &Table, policy: &str) -> Option<f64> {
     }
 }
 
-/// Own times have no confidence interval; they differ from this factor on.
-pub(crate) const OWN_TIME_FACTOR: f64 = 1.2;
+/// Own times have no confidence interval: they differ from this factor on.
+const OWN_TIME_FACTOR: f64 = 2.0;
+
+/// From this factor on they differ if the runs differ at 95 % confidence in the same direction.
+const OWN_TIME_FACTOR_IF_RUNS_DIFFER: f64 = 1.2;
 
 /// How the figure of a policy compares with that of another. `None` if single runs or a run that ended early
 /// leave that undecided.
@@ -269,12 +296,15 @@ fn complete(table: &Table, this: &str, that: &str) -> Option<Effect> {
     if !by_own_time(table) {
         return effect(&table.ours(&[this])?, &table.ours(&[that])?);
     }
+    let of_runs = effect(&table.ours(&[this])?, &table.ours(&[that])?);
     let [this, that] = [longest(table, this)?.us, longest(table, that)?.us];
-    Some(match () {
-        () if this * OWN_TIME_FACTOR <= that => Effect::Lower,
-        () if this >= that * OWN_TIME_FACTOR => Effect::Higher,
+    let by_factor = |factor: f64| match () {
+        () if this * factor <= that => Effect::Lower,
+        () if this >= that * factor => Effect::Higher,
         () => Effect::None,
-    })
+    };
+    let small = by_factor(OWN_TIME_FACTOR_IF_RUNS_DIFFER);
+    Some(if of_runs == Some(small) { small } else { by_factor(OWN_TIME_FACTOR) })
 }
 
 /// Compares a policy whose run ended early with one whose run is complete.
@@ -371,7 +401,12 @@ pub(crate) fn note(table: &Table) -> String {
         _ => lowest_mean(table, metric),
     });
     let policies: Vec<&str> = table.rows.iter().map(|row| row.labels[0].as_str()).collect();
-    sentences.extend(interrupted(table, &policies));
+    sentences.extend(interrupted(table, &policies).map(|runs| {
+        format!(
+            "{runs} The clock is the thread's CPU time, which also runs while an interrupt is handled, and \
+             while the hypervisor runs another guest."
+        )
+    }));
     let idle = table.rows.iter().filter(|row| row.ours.is_none());
     let idle: Vec<&str> = idle.map(|row| row.labels[0].as_str()).collect();
     if !idle.is_empty() {
@@ -413,6 +448,10 @@ fn against_baseline(table: &Table, metric: Metric) -> Vec<String> {
             None => outcomes.push(([here, there], vec![policy])),
         }
     }
+    let marked = |policy: &&str| match ended_early(table, policy) {
+        true => format!("{policy} (partial run)"),
+        false => (*policy).to_owned(),
+    };
     let all: usize = outcomes.iter().map(|(_, policies)| policies.len()).sum();
     // Agreements first, then what shows no difference on either side.
     outcomes.sort_by_key(|([here, there], _)| (here != there, *here == Effect::None));
@@ -429,6 +468,7 @@ fn against_baseline(table: &Table, metric: Metric) -> Vec<String> {
             _ => format!("all {all} policies"),
         };
         let outcome = outcome(metric, *effects, policies.len() > 1);
+        let policies: Vec<String> = policies.iter().map(marked).collect();
         format!("{lead}{count} {outcome}: {}.", policies.join(", "))
     });
     sentences.collect()
@@ -491,34 +531,31 @@ fn own_time(table: &Table) -> Option<String> {
     let lowest = match ranked.get(1) {
         None => format!("{lowest}."),
         Some((next, own)) if compare(table, next, policy) == Some(Effect::None) => {
-            format!("{lowest}, but {next} with {} us is within 20 % of it.", grouped(own.us))
+            format!("{lowest}, but {next} with {} us is not far enough from it.", grouped(own.us))
         }
         Some((next, own)) => format!("{lowest}; {next} is next with {} us.", grouped(own.us)),
     };
     Some(format!(
-        "{lowest} Own time is in the column \"longest\": each scan counts with its shortest time over the \
-         runs, so without interruptions by the machine. A difference is at least 20 %."
+        "{lowest} Notes and claims judge longest scans by own time, in the column \"own longest\": each scan \
+         counts with its shortest time over the runs, so without interruptions by the machine. Own times \
+         have no interval: they differ from a factor of 2 on, or from 20 % on if the runs differ at 95 %, too."
     ))
 }
 
 /// The longest scan of a run is mostly an interruption from this factor of own time on.
 const INTERRUPTED_FACTOR: f64 = 10.0;
 
-/// Which of these policies has the longest interruption relative to its own time, if that is far more than
-/// own time.
+/// Which of these policies have an interrupted run: all whose longest scan took far more than own time.
 pub(crate) fn interrupted(table: &Table, policies: &[&str]) -> Option<String> {
     let all = policies.iter().filter_map(|policy| {
         let (own, took) = (longest(table, policy)?, table.ours(&[policy])?.max);
-        Some((policy, took, own)).filter(|_| took >= INTERRUPTED_FACTOR * own.us)
+        let is_far = took >= INTERRUPTED_FACTOR * own.us;
+        is_far.then(|| format!("{policy} {} us, own {} us", grouped(took), grouped(own.us)))
     });
-    let (policy, took, own) = all.max_by(|a, b| (a.1 / a.2.us).total_cmp(&(b.1 / b.2.us)))?;
-    Some(format!(
-        "A run of {policy} was interrupted: its longest scan took {} us. By own time, the longest scan of \
-         {policy} takes {} us and visits {}.",
-        grouped(took),
-        grouped(own.us),
-        counted(own.visits)
-    ))
+    let all: Vec<String> = all.collect();
+    (!all.is_empty()).then(|| {
+        format!("Interrupted runs, with a longest scan of 10 times own time or more: {}.", all.join("; "))
+    })
 }
 
 fn highest_ratio(table: &Table) -> Option<String> {
@@ -538,8 +575,8 @@ fn highest_ratio(table: &Table) -> Option<String> {
 fn early(table: &Table, metric: Metric) -> Vec<String> {
     let meaning = |policy: &str| {
         let bound = match metric {
-            Metric::ScanAvg => return "Its mean is of the scans until then.".to_owned(),
-            Metric::UserAvg => return "Its mean is of the calls until then.".to_owned(),
+            Metric::ScanAvg => return "This partial run's mean is of the scans until then.".to_owned(),
+            Metric::UserAvg => return "This partial run's mean is of the calls until then.".to_owned(),
             Metric::ScanMax => "Its longest scan takes at least as long as that of the part that ran",
             Metric::UserMax => "Its longest call takes at least as long as that of the part that ran",
             Metric::Hits => "Its misses so far limit the hits of a complete run",
@@ -709,7 +746,11 @@ mod tests {
             "{}",
             note(&means)
         );
-        assert!(note(&means).ends_with("Its mean is of the scans until then."), "{}", note(&means));
+        assert!(
+            note(&means).ends_with("This partial run's mean is of the scans until then."),
+            "{}",
+            note(&means)
+        );
         assert!(comparable(&means, &[BASELINE]) && !comparable(&hits, &[BASELINE, "es-gc"]));
         assert!(comparable(&hits, &["es-gc", "es-cache"]));
     }
@@ -721,7 +762,7 @@ mod tests {
             ("es-cache", [20.0, 30.0, 40.0], &[17.0, 800.0]),
             ("es-gc", [30.0, 49.0, 11_378.0], &[1.8, 99.0]),
         ];
-        let table = sample(Metric::ScanMax, &["longest [us]", "its visits"], &rows);
+        let table = sample(Metric::ScanMax, &["own longest [us]", "its visits"], &rows);
         assert_eq!(compare(&table, "es-gc", BASELINE), Some(Effect::Lower));
         assert_eq!(compare(&table, "es-cache", BASELINE), Some(Effect::None));
         let note = note(&table);
@@ -736,9 +777,9 @@ mod tests {
             "{note}"
         );
         assert!(
-            note.ends_with(
-                "A run of es-gc was interrupted: its longest scan took 11,378 us. By own time, the longest \
-                 scan of es-gc takes 1.8 us and visits 99."
+            note.contains(
+                " Interrupted runs, with a longest scan of 10 times own time or more: es-gc 11,378 us, own \
+                 1.8 us. The clock is the thread's CPU time"
             ),
             "{note}"
         );

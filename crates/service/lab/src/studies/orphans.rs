@@ -57,6 +57,9 @@ const LOCKSTAT: [(&str, f64, f64); 12] = [
 /// Processes of the posting's lockstat table.
 const LOCKSTAT_WORKERS: usize = 10;
 
+/// The question of the study.
+const QUESTION: &str = "How does the recording of orphans scale with the number of writers?";
+
 /// The size of the two loads.
 struct Scale {
     runs: usize,
@@ -151,7 +154,7 @@ fn report(truncate: &Report, creat: &Report, machine: Machine, size: Size) -> St
     ];
     StudyReport {
         study: "orphans".to_owned(),
-        question: "How does the recording of orphans scale with the number of writers?".to_owned(),
+        question: QUESTION.to_owned(),
         posting: posting(),
         command: format!("extant lab all --only orphans --{}", size.name()),
         machine,
@@ -277,8 +280,8 @@ impl Results<'_> {
         }
         Table {
             id: "against-v0".to_owned(),
-            title: "Change of the time against Vanilla".to_owned(),
-            in_posting: true,
+            title: "Change of the time against Vanilla, with figures of the posting".to_owned(),
+            in_posting: false,
             quantity: "change of the time against list-v0 in the same run".to_owned(),
             unit: "%".to_owned(),
             better: Better::Lower,

@@ -4,7 +4,7 @@
 //! posting in them (see [`super`]), the verdict of one trial and its sentences (see [`super::trial`]).
 
 use super::trial::{BEYOND, CPUS_ENOUGH, Delta, HOLDS, NEEDED, Seen, TIMES, Trial, WAITS, Words};
-use super::{LOCKSTAT_WORKERS, label, posting, strings};
+use super::{LOCKSTAT_WORKERS, QUESTION, label, posting, strings};
 use crate::Summary;
 use crate::orphans::{FILE_BYTES, FILES, Mode, WIDTHS};
 use crate::report::{Change, Claim, Row, StudyReport, Verdict, figure};
@@ -12,7 +12,11 @@ use crate::report::{Change, Claim, Row, StudyReport, Verdict, figure};
 /// Contentions of a run below which two modes are not compared.
 const CONTENTIONS_MIN: f64 = 100.0;
 
-/// Writes the claims, the notes of the tables, and what is known about the posting.
+/// Twice the processes should take about twice the time; from this factor on it is a jump.
+const JUMP: f64 = 4.0;
+
+/// Writes the claims, the notes of the tables, what is known about the posting, and after the question why
+/// claims are open for lack of CPUs.
 ///
 /// Rules
 /// 1. *Effect.* A change has the posting's effect if its whole 95 % interval reaches at least half of the
@@ -35,6 +39,8 @@ pub fn judge(report: &mut StudyReport) {
     let figures = Figures { report };
     let claims = figures.claims();
     let notes = figures.notes();
+    let on_cpus = figures.on_cpus(&claims);
+    report.question = QUESTION.to_owned() + on_cpus.as_deref().unwrap_or_default();
     report.posting = posting();
     report.claims = claims;
     for (table, note) in notes {
@@ -202,19 +208,48 @@ impl<'a> Figures<'a> {
         claims.extend([self.work_under_lock(), self.average_hold()]);
         claims.extend([Mode::File, Mode::SingleHandle].map(|mode| self.beyond(mode)));
         claims.push(self.no_lock());
-        let mut claims: Vec<Claim> = claims.into_iter().flatten().collect();
-        let all = claims.len();
+        claims.into_iter().flatten().collect()
+    }
+
+    /// What stands above the claims: why some are open for lack of CPUs.
+    fn on_cpus(&self, claims: &[Claim]) -> Option<String> {
         let lacks_cpus = |claim: &&Claim| claim.verdict == Verdict::Open && claim.why.contains(NEEDED);
         let open = claims.iter().filter(lacks_cpus).count();
-        if let Some(first) = claims.first_mut().filter(|_| open > 0) {
-            first.why += &format!(
-                " Of all {all} claims, {open} are open because this machine has {} CPU{}: N processes \
-                 contend as in the posting only on N CPUs, or on {CPUS_ENOUGH} if N is larger.",
-                self.cpus(),
-                if self.cpus() == 1 { "" } else { "s" }
-            );
-        }
-        claims
+        let alone = self.saving(1, Mode::ListV3).filter(|_| open > 0)?;
+        Some(format!(
+            " Of all {} claims, {open} are open because this machine has {} CPU{}: N processes contend as in \
+             the posting only on N CPUs, or on {CPUS_ENOUGH} if N is larger. Without contention the patches \
+             save what one process saves ({alone}); more can only come from contention.",
+            claims.len(),
+            self.cpus(),
+            if self.cpus() == 1 { "" } else { "s" }
+        ))
+    }
+
+    /// How the time of list-v0 grows from 20 to 40 processes, if by far more than twofold, and what of it is
+    /// explained.
+    fn jump(&self) -> Option<String> {
+        let v0 = |processes| self.row("seconds", processes, Mode::ListV0);
+        let (twenty, forty) = (v0(20)?, v0(40)?);
+        let (ours, its) = ([twenty.ours?.avg, forty.ours?.avg], [twenty.posting?.avg, forty.posting?.avg]);
+        let held = [20, 40].map(|processes| {
+            let runs = self.report.number("runs")?;
+            Some(self.lock_of_all("holdtime-total", Mode::ListV0, processes)? / 1e6 / runs)
+        });
+        let [Some(held_twenty), Some(held_forty)] = held else { return None };
+        (ours[1] > JUMP * ours[0]).then(|| {
+            format!(
+                " Not explained: from 20 to 40 processes the time of list-v0 grows from {} to {} (posting: \
+                 {} to {}), but the time that its lock is held only from {} to {}; without a list (none) \
+                 there is no such jump.",
+                seconds(ours[0]),
+                seconds(ours[1]),
+                seconds(its[0]),
+                seconds(its[1]),
+                seconds(held_twenty),
+                seconds(held_forty)
+            )
+        })
     }
 
     fn halved(&self) -> Option<Claim> {
@@ -275,7 +310,8 @@ impl<'a> Figures<'a> {
             ours: self.seconds_text(processes, Mode::ListV3)?,
             kernel: self.patched_kernel(),
             verdict: trial.verdict(self.cpus()),
-            why: trial.why(self.cpus(), &TIMES),
+            why: trial.why(self.cpus(), &TIMES)
+                + self.jump().filter(|_| processes == 40).as_deref().unwrap_or_default(),
             tables: strings(&["seconds", "against-v0"]),
         })
     }
@@ -455,6 +491,10 @@ impl<'a> Figures<'a> {
             }
             _ => "the orphan file",
         };
+        why += self.jump().map_or("", |_| {
+            " The jump of list-v0 at 40 processes, which is not explained, \
+                                           makes the saving there larger."
+        });
         let kernel = |processes| self.row("seconds", processes, Mode::File)?.kernel;
         let kernel = kernel(10).zip(kernel(40)).map(|(ten, forty)| {
             format!(
@@ -535,6 +575,7 @@ impl<'a> Figures<'a> {
             note += " The kernel's ext4 stands in the rows \"file\", because `--kernel` without a directory \
                      mounts a file system with an orphan file. The kernel's times include system calls.";
         }
+        note += self.jump().as_deref().unwrap_or_default();
         Some(note)
     }
 
@@ -736,8 +777,8 @@ mod tests {
             judge(&mut again);
             assert!(again == report);
         }
-        let why = |claim: &Claim| claim.why.contains("claims");
-        assert!(why(&report.claims[0]) && !report.claims[1..].iter().any(why), "{:?}", report.claims);
+        assert!(report.question.contains("open because this machine has 2 CPUs"), "{}", report.question);
+        assert!(!report.claims.iter().any(|claim| claim.why.contains("claims")), "{:?}", report.claims);
         // A report without tables, such as one of another version, has no claims.
         again.tables.clear();
         judge(&mut again);

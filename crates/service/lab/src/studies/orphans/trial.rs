@@ -9,8 +9,8 @@ use crate::report::{Change, Verdict};
 /// processes.
 pub(super) const CPUS_ENOUGH: usize = 10;
 
-/// What the reason of a claim contains that is open for lack of CPUs.
-pub(super) const NEEDED: &str = "a verdict needs ";
+/// How the reason of a claim begins that is open for lack of CPUs.
+pub(super) const NEEDED: &str = "A verdict needs ";
 
 /// A difference in per cent.
 #[derive(Debug, Clone, Copy)]
@@ -138,25 +138,20 @@ impl Trial {
                 );
             }
             _ if self.alone.is_none() => return self.too_few_cpus(cpus, lack),
-            (Seen::Effect, _) => format!(
-                "{processes} processes reach {goal}, but one process alone does not{one}, so the lack of \
-                 CPUs may explain it."
-            ),
-            (_, Seen::Effect) => {
-                format!("One process alone reaches {goal}{one}, but {processes} processes do not.")
+            (Seen::Effect, _) => {
+                format!("{processes} processes reach {goal}, but one process alone does not.")
             }
-            _ => format!("Neither {processes} processes nor one process alone{one} reach {goal}."),
+            (_, Seen::Effect) => {
+                format!("One process alone reaches {goal}, but {processes} processes do not.")
+            }
+            _ => format!("Neither {processes} processes nor one process alone reach {goal}."),
         };
         format!("{} {found}", self.too_few_cpus(cpus, lack))
     }
 
     pub(super) fn too_few_cpus(&self, cpus: usize, lack: &str) -> String {
-        let (needed, processes) = (self.cpus_needed(), self.processes);
-        let or_one = if self.alone.is_some() { ", or the same result with one process alone" } else { "" };
-        format!(
-            "Only {cpus} of the {processes} processes can run at the same time on {cpus} CPU{}{lack}; \
-             {NEEDED}{needed} CPUs or more{or_one}.",
-            if cpus == 1 { "" } else { "s" }
-        )
+        let needed = self.cpus_needed();
+        let or_one = if self.alone.is_some() { " or the same result with one process alone" } else { "" };
+        format!("{NEEDED}{needed} CPUs (this machine has {cpus}){or_one}{lack}.")
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn table(size: Size, watch: &dyn Watch) -> Result<Table, LabFault> {
                 work_max: Some(super::work_max(size)),
             };
             for row in run(&study, watch)?.rows.iter().filter(|row| row.scans > 0) {
-                let labels = [case.name(), row.policy, &format!("{scale}")];
+                let labels = [case.letter(), row.policy, &format!("{scale}")];
                 rows.push(Row {
                     extras: vec![Some(row.entries as f64), Some(row.scans as f64)],
                     ..Row::ours(&labels, &[row.scan_work_max as f64])
@@ -78,8 +78,9 @@ struct Range {
 }
 
 fn range(table: &Table, policy: Policy, cases: &[Case]) -> Option<Range> {
-    let is_in =
-        |row: &&Row| row.labels[1] == policy.name() && cases.iter().any(|case| row.labels[0] == case.name());
+    let is_in = |row: &&Row| {
+        row.labels[1] == policy.name() && cases.iter().any(|case| row.labels[0] == case.letter())
+    };
     let rows: Vec<&Row> = table.rows.iter().filter(is_in).collect();
     let visits = || rows.iter().filter_map(|row| Some(row.ours?.max));
     let scales = rows.iter().filter_map(|row| row.labels[2].parse::<f64>().ok());
@@ -92,11 +93,21 @@ fn range(table: &Table, policy: Policy, cases: &[Case]) -> Option<Range> {
 
 /// The largest scales of a policy: "2 in (a), 10 in (b), 10 in (c)".
 fn scales_text(table: &Table, policy: Policy) -> String {
-    let scales = Case::ALL.iter().zip(["(a)", "(b)", "(c)"]).filter_map(|(case, name)| {
+    let scales = Case::ALL.iter().filter_map(|case| {
         let Range { largest, .. } = range(table, policy, &[*case])?;
-        Some(format!("{largest} in {name}"))
+        Some(format!("{largest} in {}", case.letter()))
     });
     scales.collect::<Vec<_>>().join(", ")
+}
+
+/// The visits of a policy in each case, from the smallest scale to the largest: "(a) 628, 154".
+fn by_scale(table: &Table, policy: Policy) -> String {
+    let of_case = |case: &Case| {
+        let is_in = |row: &&Row| row.labels[0] == case.letter() && row.labels[1] == policy.name();
+        let visits = table.rows.iter().filter(is_in).filter_map(|row| Some(format!("{:.0}", row.ours?.max)));
+        format!("{} {}", case.letter(), visits.collect::<Vec<_>>().join(", "))
+    };
+    Case::ALL.iter().map(of_case).collect::<Vec<_>>().join("; ")
 }
 
 /// The table.
@@ -105,23 +116,22 @@ pub(super) const ID: &str = "bound";
 /// What one scan of es-chunk may visit: 128 entries, and as many inodes.
 const VISITS_MAX: f64 = 256.0;
 
-/// The verdict on the bound: refuted if a scan exceeded it, and beaten if it holds beyond the size of the
-/// posting in each case.
+/// The verdict on the bound: refuted if a scan exceeded it. The posting counts no visits, and those of es-gc do
+/// not grow here, so the claim is never beaten.
 pub(super) fn claim(table: &Table) -> Claim {
     let chunk = range(table, Policy::EsChunk, &Case::ALL);
-    let is_larger = |case| range(table, Policy::EsChunk, &[case]).is_some_and(|of| of.largest > 1.0);
     let verdict = match &chunk {
         Some(chunk) if chunk.most > VISITS_MAX => Verdict::Refuted,
-        Some(_) if Case::ALL.into_iter().all(is_larger) => Verdict::Beaten,
-        // The posting's size is not a large one.
         Some(_) => Verdict::Confirmed,
         None => Verdict::Open,
     };
     let mut why = format!("A scan of es-chunk may visit at most {VISITS_MAX:.0} entries and inodes.");
     if let Some(Range { least, most, .. }) = range(table, Policy::EsGc, &Case::ALL) {
         why += &format!(
-            " The longest of es-gc visited {least:.0} to {most:.0} at scales up to {}.",
-            scales_text(table, Policy::EsGc)
+            " That of es-gc visits {least:.0} to {most:.0} at scales up to {}, and does not grow with them \
+             either ({}), so growth does not tell the two apart here.",
+            scales_text(table, Policy::EsGc),
+            by_scale(table, Policy::EsGc)
         );
     }
     why += " The largest scales differ: case (a) takes 2.4 GB of memory at scale 1.";
@@ -130,7 +140,8 @@ pub(super) fn claim(table: &Table) -> Claim {
             "Beyond the posting: the longest scan of es-chunk depends neither on the size of trees nor on \
              the number of inodes."
                 .to_owned(),
-        posting: "no bound: the longest scans of es-gc took 716 us, 56,311 us and 136 us".to_owned(),
+        posting: "no count of visits; the longest scans of es-gc took 716 us, 56,311 us and 136 us"
+            .to_owned(),
         ours: chunk.map_or("not measured".to_owned(), |Range { least, most, .. }| {
             let scales = scales_text(table, Policy::EsChunk);
             format!("{least:.0} to {most:.0} visits at scales up to {scales}")
