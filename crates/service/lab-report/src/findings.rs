@@ -6,7 +6,7 @@ use extant_lab::report::{StudyReport, Verdict};
 use extant_lab::studies;
 
 use crate::numbers::{bytes, counted, duration};
-use crate::{Reports, verdict_words};
+use crate::{BEYOND, Reports, beyond_words, verdict_words};
 
 /// Columns of a line, except in tables.
 const COLUMNS: usize = 110;
@@ -27,32 +27,61 @@ pub fn markdown(reports: &Reports, source: &str) -> String {
     );
     paragraph(
         &mut text,
-        "Verdicts are computed from the figures: *confirmed* (the same effect at 95 %; in most studies half \
-         of the posting's counts as the same), *confirmed and beaten* (and a form of extant's own is \
-         better), *refuted* (the opposite, or no effect), *open* (undecided by this run: too small, too \
-         noisy, limited by this machine, or not measured). \"Kernel\" is ext4 of the running kernel under \
-         the same load. The tables are in the JSON; `extant lab all --html` shows them with plots.",
+        "Verdicts are computed from the figures, by the [rules of each study](#rules). \"Kernel\" is ext4 of \
+         the running kernel under the same load. The tables are in the JSON; `extant lab all --html` shows \
+         them with plots.",
     );
     text.push_str("| study | claims | confirmed | beaten | refuted | open |\n|---|---|---|---|---|---|\n");
     for report in &reports.studies {
-        let count = |verdict: Verdict| report.claims.iter().filter(|claim| claim.verdict == verdict).count();
+        let count =
+            |verdict: Verdict| report.claims_of_posting().filter(|claim| claim.verdict == verdict).count();
         let [confirmed, beaten, refuted, open] =
             [Verdict::Confirmed, Verdict::Beaten, Verdict::Refuted, Verdict::Open].map(count);
-        let (study, all) = (&report.study, report.claims.len());
+        let (study, all) = (&report.study, report.claims_of_posting().count());
         let _ =
             writeln!(text, "| [{study}](#{study}) | {all} | {confirmed} | {beaten} | {refuted} | {open} |");
     }
+    beyond(&mut text, reports);
     let is_missing = |study: &&studies::Study| reports.studies.iter().all(|made| made.study != study.name);
     let missing: Vec<&str> = studies::ALL.iter().filter(is_missing).map(|study| study.name).collect();
     if !missing.is_empty() {
         text.push('\n');
         paragraph(&mut text, &format!("Not in these reports: {}.", missing.join(", ")));
     }
+    rules(&mut text, reports);
     for report in &reports.studies {
         text.push('\n');
         study(&mut text, report);
     }
     text
+}
+
+/// Our own claims.
+fn beyond(text: &mut String, reports: &Reports) {
+    let all = || reports.studies.iter().flat_map(|report| report.claims_beyond().map(move |of| (report, of)));
+    if all().next().is_none() {
+        return;
+    }
+    text.push_str("\n## Beyond the posting\n\n");
+    paragraph(text, BEYOND);
+    text.push_str("| study | claim | posting | ours | kernel | verdict |\n|---|---|---|---|---|---|\n");
+    for (report, (sentence, claim)) in all() {
+        let kernel = claim.kernel.as_deref().unwrap_or("not measured");
+        let cells = [sentence, &claim.posting, &claim.ours, kernel].map(cell).join(" | ");
+        let (study, verdict) = (&report.study, beyond_words(claim.verdict));
+        let _ = writeln!(text, "| {study} | {cells} | **{verdict}**: {} |", cell(&claim.why));
+    }
+}
+
+/// What the verdicts mean.
+fn rules(text: &mut String, reports: &Reports) {
+    text.push_str("\n## Rules\n\n| study | confirmed | confirmed and beaten | refuted | open |\n");
+    text.push_str("|---|---|---|---|---|\n");
+    let is_here = |study: &&studies::Study| reports.studies.iter().any(|made| made.study == study.name);
+    for study in studies::ALL.iter().filter(is_here) {
+        let cells = study.rules.all().map(|(_, rule)| cell(rule));
+        let _ = writeln!(text, "| {} | {} |", study.name, cells.join(" | "));
+    }
 }
 
 fn study(text: &mut String, report: &StudyReport) {
@@ -76,7 +105,7 @@ fn study(text: &mut String, report: &StudyReport) {
         ),
     );
     text.push_str("| claim | posting | ours | kernel | verdict |\n|---|---|---|---|---|\n");
-    for claim in &report.claims {
+    for claim in report.claims_of_posting() {
         let kernel = claim.kernel.as_deref().unwrap_or("not measured");
         let cells = [&claim.claim, &claim.posting, &claim.ours, kernel].map(cell);
         let verdict = verdict_words(claim.verdict);
@@ -135,6 +164,9 @@ mod tests {
         assert!(page.contains("| [shrinker](#shrinker) | 1 | 1 | 0 | 0 | 0 |"), "{page}");
         assert!(page.contains("| scans are shorter | 10196 to 357 us |"), "{page}");
         assert!(page.contains("**confirmed**: The change is -99 %. |\n"), "{page}");
+        assert!(page.contains("| shrinker | no scan is long | no figure |"), "{page}");
+        assert!(page.contains("**held**: The change is -99 %. |\n"), "{page}");
+        assert!(page.contains("\n| shrinker | times: shorter"), "{page}");
         let long = page.lines().filter(|line| !line.starts_with('|') && line.chars().count() > 110);
         assert_eq!(long.count(), 0, "{page}");
     }

@@ -10,7 +10,7 @@
 use extant_lab::Summary;
 use extant_lab::report::{Change, Posted, Row, Table};
 
-use crate::numbers::{number, percent};
+use crate::numbers::{number, percent, separated};
 
 /// A column of a table.
 pub(crate) struct Column {
@@ -34,8 +34,9 @@ const HEADS: [&str; 6] = ["N", "Min", "Max", "Median", "Avg", "Stddev"];
 pub(crate) fn grid(table: &Table) -> Grid {
     let mut grid = Grid { columns: Vec::new(), rows: vec![Vec::new(); table.rows.len()] };
     for (index, label) in table.labels.iter().enumerate() {
-        let cells = table.rows.iter().map(|row| row.labels.get(index).cloned().unwrap_or_default());
-        grid.push("", label, false, cells.collect());
+        let cells =
+            table.rows.iter().map(|row| row.labels.get(index).map(String::as_str).unwrap_or_default());
+        grid.push("", label, false, cells.map(label_text).collect());
     }
     let ours = table.rows.iter().map(|row| row.ours.as_ref().map(of_summary));
     grid.push_statistics("ours", ours.collect());
@@ -90,10 +91,20 @@ fn of_summary(summary: &Summary) -> [String; 6] {
     [runs.to_string(), number(min), number(max), number(median), number(avg), number(stddev)]
 }
 
+/// A label; a whole number has separators.
+fn label_text(label: &str) -> String {
+    match label.parse::<u64>() {
+        Ok(_) if label.len() > 3 && !label.starts_with('0') => separated(label),
+        _ => label.to_owned(),
+    }
+}
+
 fn of_posted(posted: &Posted) -> [String; 6] {
     let text = |value: Option<f64>| value.map(number).unwrap_or_default();
     let runs = posted.runs.map(|runs| runs.to_string()).unwrap_or_default();
-    [runs, text(posted.min), text(posted.max), text(posted.median), number(posted.avg), text(posted.stddev)]
+    // The middle of a range is ours.
+    let avg = text(Some(posted.avg).filter(|_| !posted.is_range()));
+    [runs, text(posted.min), text(posted.max), text(posted.median), avg, text(posted.stddev)]
 }
 
 fn change_text(change: &Change) -> String {

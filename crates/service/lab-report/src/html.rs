@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use extant_lab::report::{Plot, StudyReport, Table, Verdict};
+use extant_lab::report::{Claim, Plot, StudyReport, Table, Verdict};
 use extant_lab::studies;
 
 use crate::grid::{Grid, grid};
 use crate::numbers::{bytes, counted, duration, escaped};
 use crate::text::caption;
-use crate::{ReportFault, Reports, plot, verdict_words};
+use crate::{BEYOND, ReportFault, Reports, beyond_words, plot, verdict_words};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -21,7 +21,7 @@ const HOW_TO_READ: &str = include_str!("how_to_read.html");
 pub fn page(reports: &Reports) -> Result<String, ReportFault> {
     let mut body = String::new();
     contents(&mut body, reports);
-    body.push_str(HOW_TO_READ);
+    how_to_read(&mut body, reports);
     for report in &reports.studies {
         study(&mut body, report)?;
     }
@@ -45,13 +45,33 @@ fn class(verdict: Verdict) -> &'static str {
     }
 }
 
+/// What columns and verdicts mean.
+fn how_to_read(out: &mut String, reports: &Reports) {
+    out.push_str(HOW_TO_READ);
+    out.push_str("<div class=\"wide\"><table class=\"claims\">\n<thead><tr><th>study</th>");
+    for verdict in [Verdict::Confirmed, Verdict::Beaten, Verdict::Refuted, Verdict::Open] {
+        let words = verdict_words(verdict);
+        let _ = write!(out, "<th><span class=\"verdict {}\">{words}</span></th>", class(verdict));
+    }
+    out.push_str("</tr></thead>\n<tbody>\n");
+    let is_here = |study: &&studies::Study| reports.studies.iter().any(|made| made.study == study.name);
+    for study in studies::ALL.iter().filter(is_here) {
+        let _ = write!(out, "<tr><td>{}</td>", study.name);
+        for (_, rule) in study.rules.all() {
+            let _ = write!(out, "<td>{}</td>", escaped(rule));
+        }
+        out.push_str("</tr>\n");
+    }
+    let _ = writeln!(out, "</tbody></table></div>\n<p>Beyond the posting: {BEYOND}</p>\n</section>");
+}
+
 fn contents(out: &mut String, reports: &Reports) {
     out.push_str("<nav>\n<h2>Contents</h2>\n<ol>\n");
     for report in &reports.studies {
         let name = escaped(&report.study);
         let _ = write!(out, "<li><a href=\"#{name}\">{name}</a>: {}", escaped(&report.question));
         for verdict in [Verdict::Confirmed, Verdict::Beaten, Verdict::Refuted, Verdict::Open] {
-            let count = report.claims.iter().filter(|claim| claim.verdict == verdict).count();
+            let count = report.claims_of_posting().filter(|claim| claim.verdict == verdict).count();
             if count > 0 {
                 let words = verdict_words(verdict);
                 let _ = write!(out, " <span class=\"verdict {}\">{count} {words}</span>", class(verdict));
@@ -79,7 +99,6 @@ fn study(out: &mut String, report: &StudyReport) -> Result<(), ReportFault> {
     let on = if posting.machine.is_empty() { String::new() } else { format!("; {}", posting.machine) };
     let machine = &report.machine;
     let model = if machine.model.is_empty() { "unknown CPU" } else { machine.model.as_str() };
-    let parameters = report.parameters.iter().map(|(name, value)| format!("{name} {value}"));
     let machine = format!(
         "{model}, {}, {} of memory, {}",
         counted(machine.cpus, "CPU"),
@@ -89,11 +108,17 @@ fn study(out: &mut String, report: &StudyReport) -> Result<(), ReportFault> {
     let facts = [
         ("Posting", format!("{}, {}{on}", posting.subject, posting.date)),
         ("Our machine", machine),
-        ("Parameters", parameters.collect::<Vec<_>>().join(", ")),
         ("Took", duration(report.seconds)),
     ];
     for (term, fact) in facts.iter().filter(|(_, fact)| !fact.is_empty()) {
         let _ = writeln!(out, "<dt>{term}</dt><dd>{}</dd>", escaped(fact));
+    }
+    if !report.parameters.is_empty() {
+        out.push_str("<dt>Parameters</dt><dd><ul class=\"parameters\">\n");
+        for (name, value) in &report.parameters {
+            let _ = writeln!(out, "<li>{}: {}</li>", escaped(name), escaped(value));
+        }
+        out.push_str("</ul></dd>\n");
     }
     let _ = writeln!(out, "<dt>Command</dt><dd><code>{}</code></dd>\n</dl>", escaped(&report.command));
     claims(out, report);
@@ -113,21 +138,42 @@ fn study(out: &mut String, report: &StudyReport) -> Result<(), ReportFault> {
 }
 
 fn claims(out: &mut String, report: &StudyReport) {
-    if report.claims.is_empty() {
+    let of_posting = report.claims_of_posting().map(|claim| (claim.claim.as_str(), claim));
+    let of_ours = |verdict| match verdict {
+        Verdict::Beaten => (beyond_words(verdict), class(Verdict::Confirmed)),
+        _ => (beyond_words(verdict), class(verdict)),
+    };
+    let of_its = |verdict| (verdict_words(verdict), class(verdict));
+    claim_table(out, report, ("Claims of the posting", ""), of_its, of_posting);
+    claim_table(out, report, ("Beyond the posting", BEYOND), of_ours, report.claims_beyond());
+}
+
+fn claim_table<'a>(
+    out: &mut String,
+    report: &StudyReport,
+    (title, about): (&str, &str),
+    shown: fn(Verdict) -> (&'static str, &'static str),
+    claims: impl Iterator<Item = (&'a str, &'a Claim)>,
+) {
+    let mut claims = claims.peekable();
+    if claims.peek().is_none() {
         return;
     }
-    out.push_str(
-        "<div class=\"wide\"><table class=\"claims\">\n<caption>Claims of the posting</caption>\n<thead><tr>\
-         <th>claim</th><th>posting</th><th>ours</th><th>kernel</th><th>verdict</th></tr></thead>\n<tbody>\n",
+    let _ = writeln!(
+        out,
+        "<div class=\"wide\"><table class=\"claims\">\n<caption>{title} <small>{}</small></caption>\n<thead>\
+         <tr><th>claim</th><th>posting</th><th>ours</th><th>kernel</th><th>verdict</th></tr></thead>\n\
+         <tbody>",
+        escaped(about)
     );
-    for claim in &report.claims {
+    for (sentence, claim) in claims {
         let kernel = claim.kernel.as_deref().unwrap_or("not measured");
         out.push_str("<tr>");
-        for text in [&claim.claim, &claim.posting, &claim.ours, kernel] {
+        for text in [sentence, &claim.posting, &claim.ours, kernel] {
             let _ = write!(out, "<td>{}</td>", escaped(text));
         }
-        let words = verdict_words(claim.verdict);
-        let _ = write!(out, "<td><span class=\"verdict {}\">{words}</span> ", class(claim.verdict));
+        let (words, class) = shown(claim.verdict);
+        let _ = write!(out, "<td><span class=\"verdict {class}\">{words}</span> ");
         out.push_str(&escaped(&claim.why));
         for id in &claim.tables {
             let title = report.tables.iter().find(|table| table.id == *id).map(|table| &table.title);
@@ -223,6 +269,12 @@ mod tests {
             "<code>extant lab all --quick --only shrinker</code>",
             "<dt>es-slist</dt><dd>also visits inodes round robin",
             "<li>fsync: not in this report</li>",
+            "<span class=\"verdict confirmed\">1 confirmed</span>\n<ul>",
+            "<caption>Beyond the posting <small>",
+            "<td>no scan is long</td>",
+            "<span class=\"verdict confirmed\">held</span>",
+            "<tr><td>shrinker</td><td>times: shorter",
+            "<li>clock: real</li>\n<li>size: quick</li>",
         ] {
             assert!(page.contains(part), "{part}: {page}");
         }

@@ -92,6 +92,20 @@ impl Reports {
     }
 }
 
+/// The verdict on a claim of our own, beyond the posting, in words.
+#[must_use]
+pub fn beyond_words(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Confirmed | Verdict::Beaten => "held",
+        Verdict::Refuted => "not held",
+        Verdict::Open => "open",
+    }
+}
+
+/// What "Beyond the posting" means, in a sentence.
+const BEYOND: &str = "Claims of extant's own, which the posting does not make: held, not held or open. They \
+                      have no share in the totals.";
+
 /// A verdict in words.
 #[must_use]
 pub fn verdict_words(verdict: Verdict) -> &'static str {

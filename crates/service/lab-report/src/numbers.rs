@@ -17,7 +17,8 @@ pub(crate) fn number(value: f64) -> String {
     if digits == 0 { separated(&text) } else { text }
 }
 
-fn separated(whole: &str) -> String {
+/// A whole number with separators.
+pub(crate) fn separated(whole: &str) -> String {
     let (sign, digits) = whole.strip_prefix('-').map_or(("", whole), |rest| ("-", rest));
     let mut text = sign.to_owned();
     for (at, digit) in digits.chars().enumerate() {

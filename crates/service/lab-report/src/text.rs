@@ -1,12 +1,14 @@
-//! Reports as text: tables in the form of ministat, then the claims with their verdicts.
+//! Reports as text: the claims with their verdicts, what verdicts and names mean, then tables in the form of
+//! ministat.
 
 use std::fmt::Write;
 
 use extant_lab::report::{Better, Claim, StudyReport, Table};
+use extant_lab::studies;
 
 use crate::grid::{Grid, grid};
 use crate::numbers::{bytes, duration};
-use crate::verdict_words;
+use crate::{BEYOND, beyond_words, verdict_words};
 
 /// One study.
 #[must_use]
@@ -21,21 +23,52 @@ pub fn study(report: &StudyReport) -> String {
     let model = if machine.model.is_empty() { "unknown CPU" } else { machine.model.as_str() };
     let memory = bytes(machine.memory_bytes);
     let _ = writeln!(text, "ours:    on {model}, {} CPUs, {memory}, {}", machine.cpus, machine.kernel);
-    let parameters = report.parameters.iter().map(|(name, value)| format!("{name} {value}"));
-    let parameters = parameters.collect::<Vec<_>>().join(", ");
     let _ = writeln!(text, "command: {} ({})", report.command, duration(report.seconds));
-    if !parameters.is_empty() {
-        let _ = writeln!(text, "with:    {parameters}");
+    for (at, (name, value)) in report.parameters.iter().enumerate() {
+        let head = if at == 0 { "with:" } else { "" };
+        let _ = writeln!(text, "{head:8} {name}: {value}");
+    }
+    write_claims(&mut text, report);
+    if let Some(study) = studies::ALL.iter().find(|study| study.name == report.study) {
+        how_to_read(&mut text, study);
     }
     text += &tables(&report.tables);
-    if !report.claims.is_empty() {
-        text.push_str("\nClaims of the posting:\n");
-    }
-    for claim in &report.claims {
-        write_claim(&mut text, claim);
-    }
     text.push('\n');
     text
+}
+
+fn write_claims(text: &mut String, report: &StudyReport) {
+    let mut of_posting = report.claims_of_posting().peekable();
+    if of_posting.peek().is_some() {
+        text.push_str("\nClaims of the posting:\n");
+    }
+    for claim in of_posting {
+        write_claim(text, verdict_words(claim.verdict), &claim.claim, claim);
+    }
+    let mut beyond = report.claims_beyond().peekable();
+    if beyond.peek().is_some() {
+        let _ = writeln!(text, "\nBeyond the posting. {BEYOND}");
+    }
+    for (sentence, claim) in beyond {
+        write_claim(text, beyond_words(claim.verdict), sentence, claim);
+    }
+}
+
+/// What verdicts and names of a study mean.
+fn how_to_read(text: &mut String, study: &studies::Study) {
+    text.push_str(
+        "\nHow to read:\n  ours: extant on this machine. kernel: ext4 of the running kernel under the same \
+         load, where it was\n  measured. posting: the figures of the mail thread, from its machine. change \
+         at 95 %: the mean against the\n  row that the posting compares with, by Student's t test; it \
+         differs if the interval excludes 0.\n\nVerdicts:\n",
+    );
+    for (verdict, rule) in study.rules.all() {
+        let _ = writeln!(text, "  {}: {rule}", verdict_words(verdict));
+    }
+    text.push_str("\nNames in the tables:\n");
+    for (name, meaning) in study.names {
+        let _ = writeln!(text, "  {name}: {meaning}");
+    }
 }
 
 /// Tables alone, with an empty line before each.
@@ -56,7 +89,12 @@ pub(crate) fn caption(table: &Table) -> String {
         Better::Higher => "; higher is better",
         Better::Neither => "",
     };
-    let origin = if table.in_posting { "a table of the posting" } else { "our own table" };
+    let has_figures = || table.rows.iter().any(|row| row.posting.is_some());
+    let origin = match table.in_posting {
+        true => "a table of the posting",
+        false if has_figures() => "our own table, with figures of the posting",
+        false => "our own table",
+    };
     format!("{}{unit}{better}; {origin}", table.quantity)
 }
 
@@ -109,8 +147,8 @@ fn aligned(cell: &str, width: usize, right: bool) -> String {
     if right { pad + cell } else { cell.to_owned() + &pad }
 }
 
-fn write_claim(text: &mut String, claim: &Claim) {
-    let _ = writeln!(text, "\n  {}: {}", verdict_words(claim.verdict).to_uppercase(), claim.claim);
+fn write_claim(text: &mut String, verdict: &str, sentence: &str, claim: &Claim) {
+    let _ = writeln!(text, "\n  {}: {sentence}", verdict.to_uppercase());
     let _ = writeln!(text, "    posting: {}", claim.posting);
     let _ = writeln!(text, "    ours:    {}", claim.ours);
     if let Some(kernel) = &claim.kernel {
@@ -143,6 +181,16 @@ es-gc <new> | 3 100 110 105 105 5.00 -99.0 % ± 7.63 differs | 357 -96.5 % |
         let bars: Vec<Vec<usize>> =
             got.lines().skip(3).map(|line| line.match_indices('|').map(|(at, _)| at).collect()).collect();
         assert!(bars[0].len() == 3, "{got}");
-        assert!(text.contains("CONFIRMED: scans are shorter\n    posting: 10196 to 357 us"), "{text}");
+        for part in [
+            "with:    clock: real\n         size: quick\n",
+            "CONFIRMED: scans are shorter\n    posting: 10196 to 357 us",
+            "\nBeyond the posting. ",
+            "  HELD: no scan is long\n",
+            "\nVerdicts:\n  confirmed: times: shorter",
+            "\nNames in the tables:\n  baseline: ",
+        ] {
+            let at = text.find(part).unwrap_or_else(|| panic!("{part}: {text}"));
+            assert!(at < from, "{part}: {text}");
+        }
     }
 }

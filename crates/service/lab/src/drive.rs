@@ -78,23 +78,32 @@ impl Drive {
     /// The costs in words.
     #[must_use]
     pub fn describe(self) -> String {
-        let Some(model) = self.model() else { return "no latency".to_owned() };
-        let us = |time: Duration| time.as_micros();
-        let seek = match model.seek_max.is_zero() {
-            true => String::new(),
-            false => format!(" and a seek of up to {} us", us(model.seek_max)),
-        };
-        format!(
-            "{} concurrent requests; a read takes {} us{seek}; a write takes {} us, and {} us more on the \
-             medium; a flush takes {} us{}",
-            model.lanes,
-            us(model.read),
-            us(model.write),
-            us(model.destage),
-            us(model.flush),
-            if model.volatile_cache { " and waits for the medium" } else { "" }
-        )
+        self.model().map_or("no latency".to_owned(), |model| describe(&model))
     }
+}
+
+/// The costs of a model in words.
+pub(crate) fn describe(model: &Model) -> String {
+    let us = |time: Duration| time.as_micros();
+    let seek = match model.seek_max.is_zero() {
+        true => String::new(),
+        false => format!(" and a seek of up to {} us", us(model.seek_max)),
+    };
+    let write = match model.cache_bytes {
+        0 => format!("{} us{seek}, without a cache", us(model.write)),
+        _ => format!("{} us, and {} us more on the medium", us(model.write), us(model.destage)),
+    };
+    let requests = match model.lanes {
+        1 => "one request at a time".to_owned(),
+        lanes => format!("{lanes} concurrent requests"),
+    };
+    format!(
+        "{requests}; a read takes {} us{seek}; a write takes {write}; a flush takes {} us{}{}",
+        us(model.read),
+        us(model.flush),
+        if model.volatile_cache { " and waits for the medium" } else { "" },
+        if model.drains { "; it drains the queue" } else { "" }
+    )
 }
 
 /// A device whose timing can be changed while it is in use.

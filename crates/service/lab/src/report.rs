@@ -36,7 +36,7 @@ pub struct StudyReport {
     pub tables: Vec<Table>,
     /// Plots.
     pub plots: Vec<Plot>,
-    /// The claims of the posting.
+    /// The claims of the posting, and our own beyond it (see [`Claim::beyond`]).
     pub claims: Vec<Claim>,
 }
 
@@ -83,7 +83,7 @@ pub struct Table {
     pub id: String,
     /// Title, in the words of the posting where it has this table.
     pub title: String,
-    /// Whether the posting has this table.
+    /// Whether the posting has this table. If not, its rows may still have figures from the posting's text.
     pub in_posting: bool,
     /// What the figures are, such as "scan time".
     pub quantity: String,
@@ -120,7 +120,8 @@ pub struct Row {
     pub extras: Vec<Option<f64>>,
 }
 
-/// Figures of a posting. Where it gives one number, only `avg` is set.
+/// Figures of a posting. Where it gives one number, only `avg` is set. Where it gives only the two ends of a
+/// range, `min` and `max` are set, and `avg` is our middle of them (see [`is_range`](Self::is_range)).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Posted {
     /// Number of runs.
@@ -131,7 +132,7 @@ pub struct Posted {
     pub max: Option<f64>,
     /// Median.
     pub median: Option<f64>,
-    /// Mean, or the only number.
+    /// Mean, or the only number, or the middle of a range.
     pub avg: f64,
     /// Standard deviation.
     pub stddev: Option<f64>,
@@ -196,7 +197,10 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
-/// A claim of the posting.
+/// How a claim begins that is ours and not the posting's.
+pub const BEYOND: &str = "Beyond the posting: ";
+
+/// A claim of the posting, or of our own if it begins with [`BEYOND`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Claim {
     /// In one sentence, in our words.
@@ -227,6 +231,23 @@ pub enum Verdict {
     Refuted,
     /// Undecided by this run: too small, too noisy, or not measured. `why` says which.
     Open,
+}
+
+impl Claim {
+    /// A claim of our own, without [`BEYOND`]; none if the posting makes it. It has no share in the totals of
+    /// the posting's claims; [`Verdict::Confirmed`] and [`Verdict::Beaten`] both mean that it holds.
+    #[must_use]
+    pub fn beyond(&self) -> Option<&str> {
+        self.claim.strip_prefix(BEYOND)
+    }
+}
+
+impl Posted {
+    /// The posting gives only the two ends of a range.
+    #[must_use]
+    pub fn is_range(&self) -> bool {
+        self.min.is_some() && self.max.is_some() && self.median.is_none() && self.stddev.is_none()
+    }
 }
 
 impl Change {
@@ -277,6 +298,16 @@ impl StudyReport {
     #[must_use]
     pub fn table(&self, id: &str) -> Option<&Table> {
         self.tables.iter().find(|table| table.id == id)
+    }
+
+    /// The claims of the posting.
+    pub fn claims_of_posting(&self) -> impl Iterator<Item = &Claim> {
+        self.claims.iter().filter(|claim| claim.beyond().is_none())
+    }
+
+    /// Our own claims, beyond the posting: each with its sentence.
+    pub fn claims_beyond(&self) -> impl Iterator<Item = (&str, &Claim)> {
+        self.claims.iter().filter_map(|claim| Some((claim.beyond()?, claim)))
     }
 
     /// A parameter as a number.

@@ -15,10 +15,12 @@ pub mod buffered;
 pub mod fsync;
 pub mod large_dir;
 pub mod orphans;
+mod rules;
 pub mod shrinker;
 
 use std::path::Path;
 
+pub use self::rules::Rules;
 use crate::report::StudyReport;
 use crate::{LabFault, Watch};
 
@@ -76,6 +78,8 @@ pub struct Study {
     pub estimate: fn(Size, bool) -> Estimate,
     /// What the names of its rows mean: name and meaning, in their order.
     pub names: &'static [(&'static str, &'static str)],
+    /// What its verdicts mean.
+    pub rules: Rules,
     /// Writes the claims and the notes of a report from its tables and parameters.
     pub judge: fn(&mut StudyReport),
     /// Runs it.
@@ -88,6 +92,7 @@ pub const ALL: &[Study] = &[
         name: "shrinker",
         estimate: shrinker::estimate,
         names: shrinker::NAMES,
+        rules: rules::SHRINKER,
         judge: shrinker::judge,
         run: shrinker::study_report,
     },
@@ -95,6 +100,7 @@ pub const ALL: &[Study] = &[
         name: "buffered",
         estimate: buffered::estimate,
         names: buffered::NAMES,
+        rules: rules::BUFFERED,
         judge: buffered::judge,
         run: buffered::study_report,
     },
@@ -102,6 +108,7 @@ pub const ALL: &[Study] = &[
         name: "orphans",
         estimate: orphans::estimate,
         names: orphans::NAMES,
+        rules: rules::ORPHANS,
         judge: orphans::judge,
         run: orphans::study_report,
     },
@@ -109,6 +116,7 @@ pub const ALL: &[Study] = &[
         name: "large-dir",
         estimate: large_dir::estimate,
         names: large_dir::NAMES,
+        rules: rules::LARGE_DIR,
         judge: large_dir::judge,
         run: large_dir::study_report,
     },
@@ -116,6 +124,7 @@ pub const ALL: &[Study] = &[
         name: "fsync",
         estimate: fsync::estimate,
         names: fsync::NAMES,
+        rules: rules::FSYNC,
         judge: fsync::judge,
         run: fsync::study_report,
     },

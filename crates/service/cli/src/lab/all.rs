@@ -277,10 +277,11 @@ mod tests {
     #[test]
     fn finished_studies_are_kept_and_a_failure_does_not_end_the_others() {
         let folder = tempfile::tempdir().unwrap();
+        let rules = ALL[0].rules;
         let plan = |size: Size| Plan {
             studies: vec![
-                Study { name: "failing", estimate, names: &[], judge: |_| {}, run: failing },
-                Study { name: "small", estimate, names: &[], judge: |_| {}, run: small },
+                Study { name: "failing", estimate, names: &[], rules, judge: |_| {}, run: failing },
+                Study { name: "small", estimate, names: &[], rules, judge: |_| {}, run: small },
             ],
             size,
             kernel: None,

@@ -45,6 +45,20 @@ pub(crate) const CACHE_BYTES: usize = 48 << 20;
 /// Size of the device, in bytes.
 pub(crate) const DEVICE_BYTES: u64 = 512 << 20;
 
+/// The mix in words.
+pub(crate) fn describe() -> String {
+    let kib = |bytes: u64| bytes >> 10;
+    let (block, cache, device) = (kib(BLOCK as u64), CACHE_BYTES >> 20, DEVICE_BYTES >> 20);
+    format!(
+        "{FILES} files of {} to {} KiB; of 16 operations, 4 read {block} KiB, 4 read a whole file, 4 write \
+         {block} KiB, 1 creates a file, 1 appends {block} KiB, 1 deletes a file, 1 creates and removes a \
+         directory; an fsync after each of the 6 that write data; {cache} MiB of cache, device of {device} \
+         MiB",
+        kib(SIZES.0),
+        kib(SIZES.1)
+    )
+}
+
 /// Why an operation was not done.
 pub(super) enum Missed {
     /// Another thread deleted the file.

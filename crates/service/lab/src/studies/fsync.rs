@@ -23,7 +23,8 @@ use extant_device::Model;
 use extant_flush::Mode;
 
 use super::{Estimate, Size};
-use crate::fsync::happy::{CACHE_BYTES, DEVICE_BYTES};
+use crate::drive;
+use crate::fsync::happy::{self, CACHE_BYTES, DEVICE_BYTES};
 use crate::fsync::turn::{self, Outcome, Setup, Stack, Turn};
 use crate::fsync::{Load, On, Study};
 use crate::report::{Better, Change, Form, Machine, Plot, Posted, Posting, Row, Series, StudyReport, Table};
@@ -56,7 +57,7 @@ const SETUPS: [Setup; 9] = [
     single("sata-hdd, no cache", Model::HDD_NOWC, FASTER),
     stack("md mirror of 2 ide", Model::IDE, Model::IDE, Stack::Mirror),
     stack("md stripe of 2 ide", Model::IDE, Model::IDE, Stack::Stripe),
-    stack("dm linear of sata-hdd, ide", Model::HDD, Model::IDE, Stack::Linear),
+    stack("dm linear (sata-hdd + ide)", Model::HDD, Model::IDE, Stack::Linear),
 ];
 const IDE: &str = "ide";
 const ARRAY: &str = "array, battery";
@@ -289,14 +290,34 @@ pub fn study_report(size: Size, kernel: Option<&Path>, watch: &dyn Watch) -> Res
         tuning,
         memory,
     ];
-    let parameters = [
+    let mut report = StudyReport {
+        command: format!("extant lab all --{} --only fsync{}", size.name(), super::kernel_option(kernel)),
+        seconds: begun.elapsed().as_secs_f64(),
+        tables,
+        plots,
+        ..empty(&parameters(size, &scale))
+    };
+    judge(&mut report);
+    Ok(report)
+}
+
+/// What changes figures: the size, the load, and the models of the devices.
+fn parameters(size: Size, scale: &Scale) -> Vec<(&'static str, String)> {
+    let mut parameters = vec![
         ("size", size.name().to_owned()),
         ("turn [s]", scale.turn.as_secs_f64().to_string()),
         ("runs", scale.runs.to_string()),
         ("clock of slow disks", format!("{FASTER} times as fast as the model")),
+        ("load fsync-happy", happy::describe()),
     ];
-    let kernel_option = super::kernel_option(kernel);
-    let mut report = StudyReport {
+    let single = SETUPS.iter().filter(|setup| setup.stack == Stack::Single);
+    parameters.extend(single.filter_map(|setup| Some((setup.name, drive::describe(&setup.model?)))));
+    parameters
+}
+
+/// A report without figures.
+fn empty(parameters: &[(&str, String)]) -> StudyReport {
+    StudyReport {
         study: "fsync".to_owned(),
         question: "What does fsync cost on a kind of disk, and what do shared flushes save?".to_owned(),
         posting: Posting {
@@ -304,16 +325,14 @@ pub fn study_report(size: Size, kernel: Option<&Path>, watch: &dyn Watch) -> Res
             date: "29 November 2010".to_owned(),
             machine: "a fairly large variety of disks and arrays; Linux 2.6.37-rc3".to_owned(),
         },
-        command: format!("extant lab all --{} --only fsync{kernel_option}", size.name()),
+        command: String::new(),
         machine: Machine::this(),
-        parameters: parameters.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-        seconds: begun.elapsed().as_secs_f64(),
-        tables,
-        plots,
+        parameters: parameters.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
+        seconds: 0.0,
+        tables: Vec::new(),
+        plots: Vec::new(),
         claims: Vec::new(),
-    };
-    judge(&mut report);
-    Ok(report)
+    }
 }
 
 fn table(id: &str, title: &str, quantity: &str, unit: &str, better: Better, labels: &[&str]) -> Table {
@@ -345,8 +364,8 @@ fn each(measured: &Measured, threads: usize) -> Vec<(&'static str, &'static str)
     keys
 }
 
-/// The posting's figures, over all of its devices: mode, lowest and highest. It gives only ranges, so the
-/// middle stands for the mean.
+/// The posting's figures, over all of its devices: mode, lowest and highest. It gives only ranges, in its
+/// text.
 const POSTED: [(&str, f64, f64); 3] =
     [("barriers before 2.6.37-rc1", 80.0, 80.0), ("none", 25.0, 30.0), ("seed", 5.0, 14.0)];
 
@@ -354,7 +373,6 @@ fn cost_table(measured: &Measured) -> Table {
     let title = format!("fsync-happy: cost of flushes, {THREADS} threads");
     let quantity = "cost of flushes, in per cent of the throughput without";
     let mut table = table("cost", &title, quantity, "%", Better::Lower, &["device", "mode"]);
-    table.in_posting = true;
     let extras = [
         "± at 95 % [points]",
         "less than none [points]",

@@ -443,10 +443,11 @@ mod tests {
                 assert!(plot.series.iter().all(|series| !series.points.is_empty()), "{}", plot.id);
                 assert!(report.tables.iter().any(|table| table.id == plot.table));
             }
-            assert_eq!(report.claims.len(), 11);
+            assert_eq!(report.claims.len(), 17);
             let unmeasured = report.claims.iter().filter(|claim| claim.ours == "not measured").count();
-            assert_eq!(unmeasured, 1, "{:?}", report.claims);
-            assert_eq!(report.claims[2].verdict, Verdict::Open);
+            assert_eq!(unmeasured, 4, "{:?}", report.claims);
+            let rates = report.claims.iter().find(|claim| claim.claim.contains("at these rates")).unwrap();
+            assert_eq!(rates.verdict, Verdict::Open);
             let tea = report.claims.iter().find(|claim| claim.claim.contains("TEA")).unwrap();
             assert_eq!(tea.verdict, Verdict::Refuted, "{tea:?}");
             judged_again(&report);
