@@ -538,7 +538,8 @@ fn own_time(table: &Table) -> Option<String> {
     Some(format!(
         "{lowest} Notes and claims judge longest scans by own time, in the column \"own longest\": each scan \
          counts with its shortest time over the runs, so without interruptions by the machine. Own times \
-         have no interval: they differ from a factor of 2 on, or from 20 % on if the runs differ at 95 %, too."
+         have no interval: they differ from a factor of 2 on, or from 20 % on if the runs differ at 95 %, \
+         too."
     ))
 }
 

@@ -68,8 +68,8 @@ pub fn estimate(size: Size, kernel: bool) -> Estimate {
 /// Writes the claims and notes, from the tables and the parameters `scale` and `kernel caches dropped`.
 ///
 /// A difference is one at 95 % confidence, between runs of baseline and of es-gc. Longest scans are compared
-/// by own time, which excludes interruptions; there, a difference is a factor of 2, or 20 % if the runs differ
-/// at 95 %, too.
+/// by own time, which excludes interruptions; there, a difference is a factor of 2, or 20 % if the runs
+/// differ at 95 %, too.
 ///
 /// ```text
 /// es-gc shortens a time     confirmed: shorter, by at least a third of the posting's factor
@@ -108,8 +108,8 @@ pub fn judge(report: &mut StudyReport) {
     }
 }
 
-/// How the calls of complete runs at scale 1 compare with the 300 s of the posting's runs. Its numbers of calls
-/// follow from its jobs and mean calls.
+/// How the calls of complete runs at scale 1 compare with the 300 s of the posting's runs. Its numbers of
+/// calls follow from its jobs and mean calls.
 fn about_size(report: &StudyReport) -> Option<String> {
     const SECONDS: f64 = 300.0;
     let ours = |part: &str| {
@@ -123,9 +123,9 @@ fn about_size(report: &StudyReport) -> Option<String> {
     let text = |ours: f64, its: f64, case: &str| format!("{} and {its:.1} million in {case}", grouped(ours));
     Some(format!(
         " Scale 1 has the posting's jobs and files. The posting ran each case for {SECONDS:.0} s; a complete \
-         run here makes a number of calls, after the caches are full. Our calls, and the posting's by its jobs \
-         and its mean calls: {}, {}, {}. As in the posting's note 1, neighbouring entries are not merged \
-         (tables 1 to 5).",
+         run here makes a number of calls, after the caches are full. Our calls, and the posting's by its \
+         jobs and its mean calls: {}, {}, {}. As in the posting's note 1, neighbouring entries are not \
+         merged (tables 1 to 5).",
         text(ours("a")?, its("a", 100.0)?, "(a)"),
         text(ours("b")?, its("b", 120.0)?, "(b)"),
         text(ours("c")?, its("c-read", 1.0)? + its("c-write", 100.0)?, "(c)")

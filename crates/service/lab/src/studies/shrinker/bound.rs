@@ -116,8 +116,8 @@ pub(super) const ID: &str = "bound";
 /// What one scan of es-chunk may visit: 128 entries, and as many inodes.
 const VISITS_MAX: f64 = 256.0;
 
-/// The verdict on the bound: refuted if a scan exceeded it. The posting counts no visits, and those of es-gc do
-/// not grow here, so the claim is never beaten.
+/// The verdict on the bound: refuted if a scan exceeded it. The posting counts no visits, and those of es-gc
+/// do not grow here, so the claim is never beaten.
 pub(super) fn claim(table: &Table) -> Claim {
     let chunk = range(table, Policy::EsChunk, &Case::ALL);
     let verdict = match &chunk {

@@ -468,7 +468,8 @@ impl Shorter {
             return String::new();
         };
         format!(
-            " Patch 3 alone does it here: {} us with {CACHE}. With patches 4, 5 and 6 it is {}, {} and {} us.",
+            " Patch 3 alone does it here: {} us with {CACHE}. With patches 4, 5 and 6 it is {}, {} and {} \
+             us.",
             rounded(cache),
             rounded(slist),
             rounded(ilist),
@@ -494,8 +495,8 @@ impl Shorter {
                 }
             };
             why += &format!(
-                " {reclaims}. For that, {new_name} visits {} entries and inodes, {old_name} {}; a visit takes \
-                 {} ns with {new_name}, {} ns with {old_name}.",
+                " {reclaims}. For that, {new_name} visits {} entries and inodes, {old_name} {}; a visit \
+                 takes {} ns with {new_name}, {} ns with {old_name}.",
                 new.1, old.1, new.2, old.2
             );
         }
