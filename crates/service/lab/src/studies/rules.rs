@@ -23,25 +23,28 @@ impl Rules {
 }
 
 pub(super) const SHRINKER: Rules = Rules {
-    confirmed: "times: shorter at 95 % (own times: by 20 %), by at least a third of the posting's factor. \
-                Hits: more at 95 %, by any number. Ratios of hits: higher in all cases, by their means. \
-                \"About as long\": the whole interval is within 20 %",
-    beaten: "confirmed, and es-chunk is better than es-gc in the same table, at 95 % (own times: by 20 %)",
-    refuted: "times: longer at 95 %, at scale 1. Hits: fewer, or no difference. \"About as long\": a change \
-              of more than 20 %",
-    open: "times: no difference at 95 %, less than a third of the factor, or a scale below 1. A run that \
-           ended early and does not decide; an interval that reaches beyond 20 %",
+    confirmed: "times: shorter at 95 %, by at least a third of the posting's factor. Own times: shorter \
+                by a factor of 2, or by 20 % if the runs differ at 95 %, too. Hits: more at 95 %, by \
+                any number. \"About as long\": the whole interval is within 20 %",
+    beaten: "confirmed, and es-chunk is better than es-gc in the same table by the same rule",
+    refuted: "times: longer by the same rule, at scale 1. Hits: fewer, or no difference. \"About as \
+              long\": a change of more than 20 %",
+    open: "times: no difference, less than a third of the factor, or a scale below 1. A run that ended early \
+           and does not decide; waits for a lock, which one worker does not have; an interval that reaches \
+           beyond 20 %",
 };
 
 pub(super) const BUFFERED: Rules = Rules {
     confirmed: "each row of the claim gains at 95 %, and its mean gain is at least half of the posting's. \
                 The whole grid: the mean gain of each row in which the posting gains 10 % or more is at \
-                least half of the posting's. Writes of 4 KiB: no row is slower at 95 %, and no mean is below \
-                the posting's worst row. Faster disk: each row on the ramdisk gains more than each on nvme",
+                least half of the posting's. Not slower: no row is slower at 95 %, and no interval contains \
+                a loss of 10 %. Small gain: no row gains more than the posting's largest, at 95 %. Faster \
+                disk: reads of each size gain more on the ramdisk, at 95 %. Software stack: saved CPU time \
+                is at least half of the saved time in nine of ten rows",
     beaten: "the whole interval of each row exceeds the posting's gain",
     refuted: "each row loses at 95 %, or each interval is within 10 %. The whole grid: fewer than half of \
-              the rows have half of the gain. Writes of 4 KiB: more than half of the rows are slower at 95 \
-              %",
+              the rows have half of the gain. Not slower: a row is slower at 95 %. Small gain: more than \
+              half of the rows gain more than the posting's largest",
     open: "all else, and forms of I/O that have no counterpart here",
 };
 
