@@ -507,7 +507,13 @@ fn a_full_image_says_so_and_what_is_removed_makes_room() {
         let (mut file, error) = fill("fills");
         assert_eq!(error.kind(), ErrorKind::StorageFull, "round {round}: {error}");
         // Acknowledged writes have space.
-        file.sync_all().unwrap();
+        let written = file.metadata().unwrap().len();
+        let synced = file.sync_all();
+        assert!(
+            synced.is_ok(),
+            "round {round}: {synced:?} of {written} bytes, {} blocks",
+            free_blocks(mount.path())
+        );
         // 2 % stay reserved for blocks that allocations need besides data, as in the kernel.
         let free = free_blocks(mount.path());
         assert!(free < 1000, "{free}");
