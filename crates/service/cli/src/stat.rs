@@ -75,10 +75,6 @@ pub(crate) struct StatArgs {
 
 pub(crate) fn run(args: &StatArgs) -> ExitCode {
     let mut session = Session::new(&args.open);
-    session.confine(&args.files, &Needs::default());
-    let follow = if args.dereference { Follow::Links } else { Follow::NotTheLast };
-    let targets = session.targets(&args.files, follow);
-    let mut out = output();
     let own = match (args.file_system, args.terse) {
         (true, true) => Some(TERSE_SYSTEM),
         (true, false) => Some(SYSTEM),
@@ -91,6 +87,10 @@ pub(crate) fn run(args: &StatArgs) -> ExitCode {
         session.problem(exit::USAGE_CODE, why);
         return session.finish(Ok(()));
     }
+    session.confine(&args.files, &Needs::default());
+    let follow = if args.dereference { Follow::Links } else { Follow::NotTheLast };
+    let targets = session.targets(&args.files, follow);
+    let mut out = output();
     let printed = match format {
         _ if args.json => print_json(&mut session, &targets, &mut out),
         Some(format) if args.file_system => print_systems(format, &mut session, &targets, &mut out),
