@@ -16,9 +16,15 @@
 //!   without space. Then the next write(2), fsync(2) or close(2) of the file returns the error.
 //!
 //! ```text
-//!   [enough space] -- free < 2 * bound: write back all files that are open for writing --> [low]
-//!         ^---------------------- free >= 2 * bound --------------------------------------- |
+//!   [enough space] -- free < 2 * bound: the kernel shall send GETATTR for all files that are open for
+//!         ^           writing; write all of them back ------------------------------------------> [low]
+//!         +-------- free >= 2 * bound -----------------------------------------------------------  |
 //! ```
+//!
+//! The request that finds space low gets its reply only after the kernel's copies of the attributes are
+//! invalid, and so does each request that finds it meanwhile. Until a WRITE has its reply, its pages count
+//! against the bound. So what writers add before they ask for the first time is at most the bound, and the
+//! rest of one write(2).
 //!
 //! Files with `chattr +S` are opened for direct I/O, too: the kernel does not know this flag.
 //!
@@ -103,6 +109,8 @@ struct Writeback {
     checked: Mutex<Option<Instant>>,
     /// Space was low at the last check.
     is_space_low: AtomicBool,
+    /// Locked while attributes are invalidated because space has become low.
+    becomes_low: Mutex<()>,
     /// Files that are open for buffered writing.
     files: Mutex<HashMap<Ino, WrittenFile>>,
 }
@@ -209,6 +217,11 @@ impl Writeback {
     fn failure(&self, ino: Ino) -> Result<(), Errno> {
         let failure = locked(&self.files).get_mut(&ino).and_then(|file| file.failure.take());
         failure.map_or(Ok(()), Err)
+    }
+
+    /// What was written while there was enough space says nothing about the size of one write(2).
+    fn forget_growth(&self) {
+        locked(&self.files).values_mut().for_each(|file| file.growth = None);
     }
 
     /// Notes what a file has once it has no dirty data. Returns the bytes that the last write(2) took.
@@ -356,8 +369,8 @@ impl<S: Serve> WriteCache<S> {
         look(to).map(|_| file.ino)
     }
 
-    /// Returns whether dirty data might not find space. When that becomes true, starts the writeback of all
-    /// files that are open for writing, which also makes the kernel send GETATTR before the next write.
+    /// Returns whether dirty data might not find space. When that becomes true, makes the kernel send GETATTR
+    /// before the next write, and starts the writeback of all files that are open for writing.
     pub(super) fn is_space_low(&self) -> bool {
         if !self.is_on {
             return false;
@@ -366,12 +379,26 @@ impl<S: Serve> WriteCache<S> {
         self.writeback.read_limit_back();
         self.adjust_limit(free);
         let is_space_low = free < 2 * self.writeback.dirty_max.load(Ordering::Relaxed);
-        if is_space_low && !self.writeback.is_space_low.swap(true, Ordering::AcqRel) {
-            self.write_back_then(|| ());
-        } else if !is_space_low {
+        if !is_space_low {
             self.writeback.is_space_low.store(false, Ordering::Release);
+        } else if self.set_space_low() {
+            self.write_back_then(|| ());
         }
         is_space_low
+    }
+
+    /// Space is low: from the return on, the kernel sends GETATTR before each buffered write. Returns whether
+    /// it was not low before.
+    fn set_space_low(&self) -> bool {
+        let _lock = locked(&self.writeback.becomes_low);
+        let is_new = !self.writeback.is_space_low.swap(true, Ordering::AcqRel);
+        if is_new {
+            self.writeback.forget_growth();
+            for ino in self.writeback.written() {
+                self.invalidator.invalidate_attributes(ino.0.into());
+            }
+        }
+        is_new
     }
 
     /// Notes that a request has taken a little space: less than the least limit of dirty data.
@@ -395,8 +422,7 @@ impl<S: Serve> WriteCache<S> {
         if written.is_empty() || self.free_bytes() >= bytes.saturating_add(2 * dirty_max) {
             return operation();
         }
-        // From now on, the kernel sends GETATTR before buffered writes.
-        self.writeback.is_space_low.store(true, Ordering::Release);
+        self.set_space_low();
         write_back_then(&self.invalidator, &written, operation);
     }
 
@@ -590,4 +616,78 @@ fn memory_bytes() -> u64 {
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let kib = total.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
     kib.map_or(1 << 40, |kib| kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use extant_device::FileDevice;
+    use extant_fuse_lowlevel::Session;
+    use extant_fuse_lowlevel::protocol::{InHeader, InitIn, InvalInodeOut, OutHeader};
+    use extant_volume::{OpenOptions, Volume};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use zerocopy::{FromBytes, IntoBytes};
+
+    use super::*;
+    use crate::transport::Transport;
+    use crate::{MountOptions, Server};
+
+    /// A message to the kernel, without its header.
+    fn message(socket: &OwnedFd) -> (OutHeader, Vec<u8>) {
+        let mut bytes = vec![0; 4096];
+        let len = rustix::io::read(socket, &mut bytes).unwrap();
+        let (header, body) = OutHeader::read_from_prefix(&bytes[..len]).unwrap();
+        (header, body.to_vec())
+    }
+
+    /// If the kernel had valid attributes after the reply, the writer could go on without a limit.
+    #[test]
+    fn attributes_are_invalid_before_the_reply_to_the_write_that_finds_space_low() {
+        let (kernel, server) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None).unwrap();
+        let len = (size_of::<InHeader>() + size_of::<InitIn>()) as u32;
+        let header = InHeader { len, opcode: 26, unique: 1, ..InHeader::default() };
+        let init = InitIn { major: 7, minor: 45, flags: u32::MAX, ..InitIn::default() };
+        rustix::io::write(&kernel, &[header.as_bytes(), init.as_bytes()].concat()).unwrap();
+
+        let scratch = extant_testkit::scratch();
+        let image = scratch.path().join("image");
+        extant_testkit::run("mke2fs", ["-q", "-F", "-t", "ext4", image.to_str().unwrap(), "8M"]);
+        let device = Arc::new(FileDevice::open_locked(&image).unwrap());
+        let volume = Volume::open(device, &OpenOptions::default()).unwrap();
+        let options = MountOptions {
+            read_only: false,
+            writeback_cache: WritebackCache::Always,
+            ..MountOptions::new("test")
+        };
+        let serve = Arc::new(Server::new(volume, Box::new(|_: &str| ())).with_opens());
+        let session = Session::new(server, Transport::new(serve, &options), false).unwrap();
+        assert_eq!(message(&kernel).0.unique, 1);
+        // Without its thread: what is in the socket was sent by the caller.
+        let cache = &session.handler().write_cache;
+        cache.invalidator.connect(session.notifier());
+        let (file, other) = (Ino(12), Ino(13));
+        cache.writeback.opened(file);
+        cache.writeback.opened(other);
+
+        cache.writeback.dirty_max.store(1 << 20, Ordering::Relaxed);
+        cache.note_writeback(12, file, 4096, None);
+        assert!(rustix::io::read(&kernel, &mut [0; 64]).is_err(), "there is enough space");
+
+        cache.writeback.dirty_max.store(4 << 20, Ordering::Relaxed);
+        cache.note_writeback(12, file, 4096, None);
+        let mut nodes = [(); 2].map(|()| {
+            let (header, body) = message(&kernel);
+            assert_eq!(header.unique, 0, "a notification");
+            let body = InvalInodeOut::read_from_bytes(&body).unwrap();
+            assert!(body.off < 0, "attributes only: {body:?}");
+            body.ino
+        });
+        nodes.sort_unstable();
+        assert_eq!(nodes, [12, 13]);
+
+        cache.note_writeback(12, file, 4096, None);
+        assert!(rustix::io::read(&kernel, &mut [0; 64]).is_err(), "once is enough");
+    }
 }
