@@ -127,7 +127,6 @@ fn serve(
 
     let handle = signals.handle();
     let device = mounted_at(&dir).ok().flatten().map(|entry| entry.device);
-    unmounter.watch(&dir, device);
     let watcher = {
         let (dir, server, log) = (dir.clone(), Arc::clone(server), Arc::clone(log));
         let (unmounter, cache) = (Arc::clone(unmounter), mounted.kernel_cache());
@@ -144,7 +143,10 @@ fn serve(
         };
         std::thread::Builder::new()
             .name("signals".to_owned())
-            .spawn(move || unmount_on_signal(signals, &dir, device, (&log, &unmounter, &cache), &end))
+            .spawn(move || {
+                unmounter.watch(&dir, device);
+                unmount_on_signal(signals, &dir, device, (&log, &unmounter, &cache), &end);
+            })
             .map_err(|error| target(format!("cannot start a thread: {error}")))
     };
     let take_down = || unmounter.take_down(&dir, device);
@@ -177,10 +179,9 @@ fn serve(
         let _ = stdout.flush();
     }
     let served = mounted.serve_only();
+    unmounter.forget(&dir);
     handle.close();
     let _ = watcher.join();
-    // From now on, another mount may have the device's number.
-    unmounter.watch(&dir, None);
     served.map_err(|error| {
         take_down();
         target(format!("the connection to the kernel failed: {error}"))

@@ -3,10 +3,10 @@
 //!
 //! ```text
 //!  server -- "now 0:45\n", "lazy ...", "abort ..." --> unmounter: is that device mounted on DIR? unmounts
-//!         -- "watch 0:45\n"                        --> remembers the device
+//!         -- "watch 0:45 1234\n"                   --> remembers the device, waits for the thread's end
 //!         <-- "ok\n", "busy\n", or a reason --
 //!  server ends: end of file                --> ends
-//!  server is killed, but cannot end: the signal of its death, and no end of file
+//!  server is killed, but cannot end: that thread has ended, and no end of file
 //!                                          --> aborts the connection of the device
 //! ```
 //!
@@ -31,7 +31,11 @@ use std::time::Duration;
 
 use extant_device::mount_table::mounted_at;
 use extant_fuse::{UnmountFault, abort, unmount};
-use rustix::process::{Pid, Signal, set_parent_process_death_signal};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, set_parent_process_death_signal};
+use rustix::thread::gettid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
@@ -40,7 +44,7 @@ use super::umount;
 /// The name by which the program is called for this.
 const NAME: &str = "extant-unmounter";
 
-/// After the signal of the server's death, how long it may take to end.
+/// After the end of the server's thread, how long the others may take to end.
 const TIME_TO_END: Duration = Duration::from_secs(1);
 
 /// How a server unmounts.
@@ -69,11 +73,18 @@ impl Unmounter {
         Ok(Self::Helper(Mutex::new(ours)))
     }
 
-    /// Has the process abort the connection of `device` on `dir` if this process is killed and cannot end;
-    /// with `None`, no more.
+    /// Has the process abort the connection of `device` on `dir` if this process is killed and cannot end.
+    /// The calling thread ends only with this process, or after [`forget`](Self::forget).
     pub(super) fn watch(&self, dir: &Path, device: Option<(u32, u32)>) {
+        if let (Self::Helper(socket), Some((major, minor))) = (self, device) {
+            let _ = asked(socket, dir, &format!("watch {major}:{minor} {}", gettid().as_raw_pid()));
+        }
+    }
+
+    /// Ends [`watch`](Self::watch): another mount may have the device's number from now on.
+    pub(super) fn forget(&self, dir: &Path) {
         if let Self::Helper(socket) = self {
-            let _ = asked(socket, dir, device, "watch");
+            let _ = asked(socket, dir, "watch");
         }
     }
 
@@ -86,7 +97,7 @@ impl Unmounter {
     ) -> Result<(), UnmountFault> {
         match self {
             Self::Direct => unmount(dir, lazy),
-            Self::Helper(socket) => asked(socket, dir, device, if lazy { "lazy" } else { "now" }),
+            Self::Helper(socket) => asked(socket, dir, &about(if lazy { "lazy" } else { "now" }, device)),
         }
     }
 
@@ -97,23 +108,22 @@ impl Unmounter {
                 true => Ok(()),
                 false => unmount(dir, true),
             },
-            Self::Helper(socket) => asked(socket, dir, device, "abort"),
+            Self::Helper(socket) => asked(socket, dir, &about("abort", device)),
         };
     }
 }
 
-/// Has the process at the other end of the socket unmount.
-fn asked(
-    socket: &Mutex<UnixStream>,
-    dir: &Path,
-    device: Option<(u32, u32)>,
-    word: &str,
-) -> Result<(), UnmountFault> {
+/// What to do, and on which device.
+fn about(word: &str, device: Option<(u32, u32)>) -> String {
+    device.map_or(word.to_owned(), |(major, minor)| format!("{word} {major}:{minor}"))
+}
+
+/// Sends a line to the process at the other end of the socket, and waits for its answer.
+fn asked(socket: &Mutex<UnixStream>, dir: &Path, line: &str) -> Result<(), UnmountFault> {
     let refused = |reason: String| UnmountFault::Refused { dir: dir.to_owned(), reason };
-    let device = device.map_or(String::new(), |(major, minor)| format!(" {major}:{minor}"));
     let socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
     let mut answer = String::new();
-    let asked = (&*socket).write_all(format!("{word}{device}\n").as_bytes());
+    let asked = (&*socket).write_all(format!("{line}\n").as_bytes());
     let answered = asked.and_then(|()| BufReader::new(&*socket).read_line(&mut answer));
     match (answered, answer.trim_end()) {
         (Ok(_), "ok") => Ok(()),
@@ -136,15 +146,18 @@ pub(crate) fn run_if_called_so() -> Option<ExitCode> {
         let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
     }
     let watched: Arc<Mutex<String>> = Arc::default();
-    abort_if_the_server_cannot_end(&dir, &watched);
     let mut words = std::io::stdin().lock();
     let Ok(socket) = rustix::io::dup(&words) else { return Some(ExitCode::FAILURE) };
     let mut socket = UnixStream::from(socket);
     let mut line = String::new();
     while words.read_line(&mut line).is_ok_and(|len| len > 0) {
         let said = match line.trim_end().strip_prefix("watch") {
-            Some(device) => {
-                *watched.lock().unwrap_or_else(PoisonError::into_inner) = device.trim().to_owned();
+            Some(rest) => {
+                let (device, thread) = rest.trim().split_once(' ').unwrap_or_default();
+                *watched.lock().unwrap_or_else(PoisonError::into_inner) = device.to_owned();
+                if let Some(thread) = thread.parse().ok().and_then(Pid::from_raw) {
+                    abort_if_the_server_cannot_end(thread, &dir, &watched);
+                }
                 "ok".to_owned()
             }
             None => answer(&dir, line.trim_end()),
@@ -157,29 +170,58 @@ pub(crate) fn run_if_called_so() -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
-/// Waits for the signal of the server's death in a thread. If this process still runs after
-/// [`TIME_TO_END`], the socket is still open, so the server could not end.
-fn abort_if_the_server_cannot_end(dir: &Path, watched: &Arc<Mutex<String>>) {
-    let Ok(mut signals) = Signals::new([SIGUSR1]) else { return };
-    if set_parent_process_death_signal(Some(Signal::USR1)).is_err() {
-        return;
-    }
-    // The signal comes when the thread that started this process ends: the server's first.
-    let Some(server) = rustix::process::getppid() else { return };
+/// Waits in a thread until this thread of the server ends. If this process still runs after [`TIME_TO_END`],
+/// the socket is still open, so the server could not end.
+fn abort_if_the_server_cannot_end(thread: Pid, dir: &Path, watched: &Arc<Mutex<String>>) {
+    let Ok(death) = Death::of(thread) else { return };
     let (dir, watched) = (dir.to_owned(), Arc::clone(watched));
     std::thread::spawn(move || {
-        for _ in signals.forever() {
-            std::thread::sleep(TIME_TO_END);
-            let device = watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            // Others may send the same signal.
-            if is_dead(server)
-                && let Ok(Some(entry)) = mounted_at(&dir)
-                && device == format!("{}:{}", entry.device.0, entry.device.1)
-            {
-                abort(&dir);
-            }
+        death.wait();
+        std::thread::sleep(TIME_TO_END);
+        let device = watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Ok(Some(entry)) = mounted_at(&dir)
+            && device == format!("{}:{}", entry.device.0, entry.device.1)
+        {
+            abort(&dir);
         }
     });
+}
+
+/// The end of a thread of the server, though others may be left.
+enum Death {
+    /// A file descriptor of the thread (Linux 6.9). Not of the first thread: since Linux 6.15 the end of the
+    /// first one is reported only after that of all others.
+    Thread(OwnedFd),
+    /// The signal at the end of the first thread, which started this process. The sandbox does not let it
+    /// through from Linux 6.12 on: to landlock, the thread that ends sends it.
+    Signal(Signals, Pid),
+}
+
+impl Death {
+    fn of(thread: Pid) -> std::io::Result<Self> {
+        // PIDFD_THREAD is O_EXCL.
+        let of_thread = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
+        if let Ok(thread) = pidfd_open(thread, of_thread) {
+            return Ok(Self::Thread(thread));
+        }
+        let server = getppid().ok_or(std::io::ErrorKind::NotFound)?;
+        let signals = Signals::new([SIGUSR1])?;
+        set_parent_process_death_signal(Some(Signal::USR1))?;
+        Ok(Self::Signal(signals, server))
+    }
+
+    fn wait(self) {
+        match self {
+            Self::Thread(thread) => {
+                let mut fds = [PollFd::new(&thread, PollFlags::IN)];
+                while poll(&mut fds, None) == Err(Errno::INTR) {}
+            }
+            Self::Signal(mut signals, server) => {
+                // Others may send the same signal.
+                let _ = signals.forever().find(|_| is_dead(server));
+            }
+        }
+    }
 }
 
 /// Whether the first thread of a process has ended: its state is Z.

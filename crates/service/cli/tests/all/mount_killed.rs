@@ -7,14 +7,16 @@
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Result, Write};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::common::mounted::{Mount, has_ended, has_fuse, wait_until};
 use extant_testkit::e2fsck_clean;
 use rustix::process::{Signal, kill_process};
 
 const KILLS_CI: u64 = 4;
+/// Kills in the test of waits.
+const ROUNDS_OF_WAITS: u32 = 2;
 const WRITERS: u64 = 4;
 /// Files per writer.
 const FILES: u64 = 6;
@@ -315,6 +317,56 @@ fn killed_at_random_moments_it_keeps_what_it_promised() {
     }
     println!("{kills} kills, {replayed} replays of a journal, {acknowledged} acknowledged changes");
     assert!(acknowledged > kills, "there was time to write");
+}
+
+/// A thread of the server that waits for dirty pages of its own mount cannot be killed, and keeps the
+/// connection. The process beside the server has to end the wait, or all users of the mount hang.
+#[test]
+fn killed_while_it_waits_for_its_own_mount_it_ends() {
+    if !has_fuse() {
+        return;
+    }
+    let (_dir, image) = stale_image(&[]);
+    let mut waits = 0;
+    for _ in 0..ROUNDS_OF_WAITS {
+        let mount = Mount::new(&image, &["-o", "writeback_cache"]);
+        let server = mount.server();
+        let threads = format!("/proc/{}/task", server.as_raw_nonzero());
+        let named = |thread: &Path| {
+            std::fs::read_to_string(thread.join("comm")).is_ok_and(|name| name == "invalidate\n")
+        };
+        let thread =
+            std::fs::read_dir(&threads).unwrap().map(|entry| entry.unwrap().path()).find(|path| named(path));
+        let wait = thread.expect("the thread of invalidations").join("wchan");
+        std::thread::scope(|scope| {
+            let bytes = vec![7; 4 << 20];
+            let (new, old) = (mount.path().join("new"), mount.path().join("old"));
+            // A rename onto a file waits for the data of the new one, which is open.
+            let replace = move || -> Result<()> {
+                let mut file = File::create(&new)?;
+                file.write_all(&bytes)?;
+                std::fs::rename(&new, &old)
+            };
+            scope.spawn(move || while replace().is_ok() {});
+            let end = Instant::now() + Duration::from_secs(2);
+            while Instant::now() < end {
+                if std::fs::read_to_string(&wait).is_ok_and(|place| place.starts_with("folio_wait")) {
+                    waits += 1;
+                    break;
+                }
+            }
+            kill_process(server, Signal::KILL).unwrap();
+        });
+        wait_until("the server ends", || has_ended(server));
+        mount.unmount();
+    }
+    // An ordinary user does not see where a thread waits.
+    assert!(waits > 0 || !rustix::process::geteuid().is_root());
+    e2fsck_clean(&{
+        let mount = Mount::new(&image, &[]);
+        mount.unmount();
+        image
+    });
 }
 
 #[test]
