@@ -70,6 +70,9 @@ pub(crate) fn run(args: &[&str]) -> Result<(), String> {
         tools: workspace::target_dir().join("tools"),
         root,
     };
+    // Two builds must not install the same program at the same time.
+    made.cyclonedx()?;
+    made.maturin()?;
     // Both at the same time, so that the order of what runs in parallel differs, too.
     let second = if is_twice { Some(twice::Second::start(&made)?) } else { None };
     if !is_made {

@@ -23,8 +23,10 @@ const FEATURE_SETS: &[&str] = &[
     "build,zstd",
     "check",
     "mounted",
+    "qcow2",
     "repair",
     "rescue",
+    "rescue,qcow2",
     "resize",
     "default",
 ];

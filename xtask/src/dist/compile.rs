@@ -54,8 +54,8 @@ impl Dist<'_> {
         Ok(files)
     }
 
-    /// The wheel of the Python package, with the oldest manylinux tag that its module permits.
-    pub(super) fn wheel(&self, components: &Path) -> Result<PathBuf, String> {
+    /// The directory of maturin; installs it if it is missing.
+    pub(super) fn maturin(&self) -> Result<PathBuf, String> {
         let maturin = self.tools.join(format!("maturin-{MATURIN}"));
         if !maturin.join("bin/maturin").exists() {
             done(Command::new("python3").args(["-m", "venv"]).arg(&maturin))?;
@@ -63,6 +63,12 @@ impl Dist<'_> {
             pip.args(["install", "--quiet", "--disable-pip-version-check", &format!("maturin=={MATURIN}")]);
             done(&mut pip)?;
         }
+        Ok(maturin)
+    }
+
+    /// The wheel of the Python package, with the oldest manylinux tag that its module permits.
+    pub(super) fn wheel(&self, components: &Path) -> Result<PathBuf, String> {
+        let maturin = self.maturin()?;
         let dir = self.work.join("wheel");
         let mut command = Command::new(maturin.join("bin/maturin"));
         command.args(["build", "--quiet", "--locked", "--profile", self.profile, "--target", &self.target()]);

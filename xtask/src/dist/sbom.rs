@@ -22,7 +22,8 @@ pub(super) struct Sboms {
 }
 
 impl Dist<'_> {
-    pub(super) fn sboms(&self) -> Result<Sboms, String> {
+    /// The directory of the program that makes the lists; installs it if it is missing.
+    pub(super) fn cyclonedx(&self) -> Result<PathBuf, String> {
         let tool = self.tools.join(format!("cyclonedx-{CYCLONEDX}"));
         if !tool.join("bin/cargo-cyclonedx").exists() {
             let mut install = workspace::cargo();
@@ -30,6 +31,11 @@ impl Dist<'_> {
             // Not the flags of the workspace's own C code, nor those of this build.
             done(install.arg(&tool).arg("cargo-cyclonedx").env_remove("CFLAGS"))?;
         }
+        Ok(tool)
+    }
+
+    pub(super) fn sboms(&self) -> Result<Sboms, String> {
+        let tool = self.cyclonedx()?;
         let copy = self.work.join("sources");
         twice::copy_sources(&self.root, &copy)?;
         let mut command = Command::new(tool.join("bin/cargo-cyclonedx"));
